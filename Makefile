@@ -50,7 +50,7 @@ test: setup $(VENV)/spark.jsa ## Run the tests that CI runs
 # Parts of the slow tests. What stands in none of the others is the core.
 AREA ?= all
 AREA_airflow := tests/dags tests/plugins tests/examples/test_airflow_demo.py
-AREA_faults := tests/jobs/faults tests/test_power_cuts.py tests/writer/test_power_loss.py tests/simulation tests/histories
+AREA_faults := tests/jobs/faults tests/power_cuts tests/simulation tests/histories
 AREA_hostile := tests/fuzz tests/hostile
 AREA_stores := tests/stores
 AREA_ship := tests/packaging tests/docker tests/helm tests/examples tests/exporter tests/test_documents.py tests/test_tutorial.py tests/test_site.py

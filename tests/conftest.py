@@ -161,19 +161,6 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(3, id="some"),
-        pytest.param(6, id="many", marks=pytest.mark.slow),
-        pytest.param(None, id="every", marks=pytest.mark.soak),
-    ]
-)
-def most_disks(request: pytest.FixtureRequest) -> int | None:
-    """How many of the disks that power cuts leave a test looks at; None for all."""
-    most: int | None = request.param
-    return most
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _one_command_line() -> Iterator[None]:
     """Build the commands of an application once, and not for each call of hundreds."""

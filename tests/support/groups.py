@@ -16,7 +16,7 @@ LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/
 # Real Airflows run one after another: two at once starve each other.
 AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each slow case of these stands alone, and takes long; other modules share servers and tables.
-INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/")
+INDEPENDENT = ("jobs/faults/", "power_cuts/", "simulation/", "histories/", "hostile/", "fuzz/")
 # Slow cases of these wait for most of their time. pytest-xdist begins with the groups of most
 # tests; of those that stand alone, these come first, so that no process waits at the end.
 WAITING = ("histories/",)

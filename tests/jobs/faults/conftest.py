@@ -1,107 +1,16 @@
-"""One table with something to do for every job, and somebody who knows what is in it."""
+"""Copies of one prepared table, and jobs on them with faults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-import lance
 import pytest
-from support.data.tables import SCHEMA, age, folder, keys, rows
-from support.faults.fault_schedule import Actors, Finish, KnownSteps
-from support.faults.jobs import JOBS
-from support.faults.others import DIRECT
-from support.oracles.auditor import Auditor, Values, tag
-from support.oracles.native import collect_all
+from support.faults.fault_schedule import Actors, KnownSteps
+from support.faults.prepared import prepared
 from support.stores.faulty_store import FaultyStores, skip_waits
 
-import memwal
-from memwal.format.paths import generation_dir
 from memwal.jobs.index import job as index_build
 from memwal.jobs.table import compact, snapshot
-from memwal.storage.location import TableLocation
-
-UNFLUSHED = 500
-"""First of the keys that a writer acknowledged and did not flush."""
-
-
-def flush(table: memwal.Table, auditor: Auditor, values: Values, gone: Iterable[int] = ()) -> None:
-    """Upsert and delete with our writer, as a generation of each region that is concerned."""
-    gone = list(gone)
-    with table.writer() as writer:
-        writer.upsert(rows(values))
-        if gone:
-            writer.delete(keys(*gone))
-    auditor.wrote(values, gone)
-
-
-def prepare(path: Path) -> tuple[memwal.Table, Auditor]:
-    """Make a table with something to do for every job.
-
-    Its regions have, from old to new: generations that the manifests no longer name, one that is
-    merged and indexed, a tag, one that is merged and not indexed, and two that are not merged, with
-    deletes of keys of any age.
-    """
-    table = memwal.create(
-        str(path),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
-        maintained_indexes=["id_idx", "n_idx"],
-    )
-    auditor = Auditor()
-    direct: Values = dict.fromkeys(range(DIRECT, DIRECT + 6), 0)
-    lance.write_dataset(rows(direct), table.uri, mode="append")
-    auditor.wrote(direct, logged=False)
-    flush(table, auditor, dict.fromkeys(range(8), 1))
-    flush(table, auditor, dict.fromkeys(range(2, 10), 2), [3, 4])
-    table.merge()
-    table.build_indexes()
-    auditor.snapshot_begins()
-    table.build_snapshot()
-    # Dropped, and not deleted yet.
-    JOBS["collection"](table.location)
-    flush(table, auditor, dict.fromkeys(range(4, 12), 3), [0])
-    table.merge()
-    table.build_indexes()
-    tag(table, auditor, "kept")
-    flush(table, auditor, dict.fromkeys(range(3, 7), 4), [10])
-    table.merge()
-    flush(table, auditor, dict.fromkeys((0, 5, 6, 12, 13), 5), [1, 2])
-    flush(table, auditor, dict.fromkeys((1, 5, 14, 15), 6), [7, 12, 13])
-    _die_with_a_log(table, auditor)
-    _leave_an_orphan(table)
-    auditor.look(table, verified=True)
-    return table, auditor
-
-
-def _die_with_a_log(table: memwal.Table, auditor: Auditor) -> None:
-    """A writer acknowledges rows of both regions, a few at a time, and is seen no more."""
-    with pytest.MonkeyPatch.context() as patch:
-        location = TableLocation(table.uri, {"actor": "writer"})
-        store = FaultyStores(patch, durable=False).of(location)
-        writer = memwal.open(table.uri, storage_options=location.storage_options).writer()
-        for start in range(UNFLUSHED, UNFLUSHED + 20, 4):
-            values: Values = dict.fromkeys(range(start, start + 4), start)
-            writer.upsert(rows(values))
-            auditor.logged_only(values)
-        store.kill("*", times=1 << 30)
-        with pytest.raises(BaseException):  # noqa: B017
-            writer.close()
-
-
-def _leave_an_orphan(table: memwal.Table) -> None:
-    """What a flush leaves that died two days ago."""
-    orphan = folder(table) / generation_dir(table.region_ids()[0], "0badf00d_gen_2") / "data"
-    orphan.mkdir(parents=True)
-    (orphan / "rows.lance").write_bytes(b"half of it")
-    age(table, 2 * 86_400, pattern=str(orphan.relative_to(folder(table)) / "*"))
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[memwal.Table, Auditor]:
-    """Return the table that is copied, and its auditor. Nobody may change it."""
-    return prepare(tmp_path_factory.mktemp("prepared") / "table.lance")
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +21,6 @@ def known_steps() -> KnownSteps:
 
 @pytest.fixture
 def actors(
-    prepared: tuple[memwal.Table, Auditor],
     known_steps: KnownSteps,
     quick_faults: FaultyStores,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,23 +32,4 @@ def actors(
     monkeypatch.setattr(snapshot, "_HINT_LAG", 1)
     for job in (index_build, compact):
         monkeypatch.setattr(job, "_CONFLICT_WAIT_SECONDS", 0)
-    return Actors(*prepared, quick_faults, tmp_path, known_steps)
-
-
-@pytest.fixture
-def finish() -> Finish:
-    """Return what brings a table to its end: all merged, indexed and collected, nothing lost."""
-
-    def finish(table: memwal.Table, auditor: Auditor) -> None:
-        # Of each region: the claims bring back what a dead writer left in the logs.
-        flush(table, auditor, dict.fromkeys(range(UNFLUSHED + 50, UNFLUSHED + 60), 1))
-        auditor.replayed()
-        table.checkpoint()
-        auditor.snapshot_begins()
-        table.build_snapshot()
-        collect_all(table)
-        # What any of these would lose is not there at the end either.
-        auditor.look(table, verified=True)
-        auditor.look_at_base(table)
-
-    return finish
+    return Actors(*prepared(), quick_faults, tmp_path, known_steps)

@@ -7,11 +7,9 @@ import random
 
 import pytest
 from support.data.sampled import drawn
-from support.faults.fault_schedule import FAULTS, Actors, Finish, chosen, telling
+from support.faults.fault_schedule import FAULTS, Actors, chosen, telling
 from support.faults.jobs import JOBS, rebuild
-from support.oracles.auditor import Auditor
-
-import memwal
+from support.faults.prepared import finish
 
 DAMAGED = "index build after damage"
 """Until this job has run to its end, verify names the damage."""
@@ -37,7 +35,6 @@ def attempt(
     actors: Actors,
     name: str,
     fault_name: str,
-    finish: Finish,
     *,
     most: int | None,
     remote: bool = False,
@@ -61,36 +58,34 @@ def attempt(
 
 
 @pytest.mark.parametrize(("job", "fault"), PAIRS)
-def test_a_fault(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, most=DEFAULT_STEPS)
+def test_a_fault(actors: Actors, job: str, fault: str) -> None:
+    attempt(actors, job, fault, most=DEFAULT_STEPS)
 
 
 @pytest.mark.parametrize(
     ("job", "fault"), drawn(40, itertools.product(TRIED, FAULTS), seed="every job")
 )
-def test_a_fault_of_every_job(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, most=SLOW_STEPS)
+def test_a_fault_of_every_job(actors: Actors, job: str, fault: str) -> None:
+    attempt(actors, job, fault, most=SLOW_STEPS)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("job", TRIED)
-def test_a_fault_at_every_step(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, most=None)
+def test_a_fault_at_every_step(actors: Actors, job: str, fault: str) -> None:
+    attempt(actors, job, fault, most=None)
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     ("job", "fault"), drawn(4, itertools.product(REMOTE, FAULTS), seed="where Lance commits")
 )
-def test_a_fault_where_lance_commits(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, most=None, remote=True)
+def test_a_fault_where_lance_commits(actors: Actors, job: str, fault: str) -> None:
+    attempt(actors, job, fault, most=None, remote=True)
 
 
-def test_the_prepared_table_has_work_for_every_job(
-    actors: Actors, prepared: tuple[memwal.Table, Auditor]
-) -> None:
+def test_the_prepared_table_has_work_for_every_job(actors: Actors) -> None:
     """Else nothing would be tested."""
     for name, job in JOBS.items():
         table, _ = actors.copy()

@@ -7,9 +7,10 @@ import random
 
 import pytest
 from support.data.sampled import drawn
-from support.faults.fault_schedule import Actors, Fault, Finish, Step, chosen, telling
+from support.faults.fault_schedule import Actors, Fault, Step, chosen, telling
 from support.faults.jobs import JOBS
 from support.faults.others import OTHERS, Other
+from support.faults.prepared import finish
 from support.oracles.auditor import Auditor
 
 import memwal
@@ -39,7 +40,7 @@ def other(job: str, name: str) -> Other:
     return same_job
 
 
-def attempt(actors: Actors, job: str, name: str, finish: Finish, steps: list[Step]) -> None:
+def attempt(actors: Actors, job: str, name: str, steps: list[Step]) -> None:
     for step in steps:
         with telling(job, f"next to {name}", step):
             table, auditor = actors.copy()
@@ -59,18 +60,16 @@ def attempt(actors: Actors, job: str, name: str, finish: Finish, steps: list[Ste
     ("job", "name"),
     drawn(22, itertools.product(JOBS, NAMES), seed="pairs", default=BY_DEFAULT.__contains__),
 )
-def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -> None:
+def test_somebody_goes_on(actors: Actors, job: str, name: str) -> None:
     """At one of the steps, which is another one for each."""
     steps = actors.steps(JOBS[job])
     one = random.Random(f"{job} {name}").choice([step for step in steps if step.number > 2])
-    attempt(actors, job, name, finish, [one])
+    attempt(actors, job, name, [one])
 
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize(
     ("job", "name"), drawn(1, itertools.product(JOBS, NAMES), seed="every kind of step")
 )
-def test_somebody_goes_on_at_every_kind_of_step(
-    actors: Actors, finish: Finish, job: str, name: str
-) -> None:
-    attempt(actors, job, name, finish, chosen(actors.steps(JOBS[job]), STANDING, every=False))
+def test_somebody_goes_on_at_every_kind_of_step(actors: Actors, job: str, name: str) -> None:
+    attempt(actors, job, name, chosen(actors.steps(JOBS[job]), STANDING, every=False))

@@ -9,7 +9,7 @@ import lance
 import pytest
 from support.data.sampled import every
 from support.data.tables import keys, rows
-from support.faults.fault_schedule import Actors, Finish
+from support.faults.fault_schedule import Actors
 from support.faults.jobs import JOBS
 from support.faults.others import (
     Other,
@@ -23,6 +23,7 @@ from support.faults.others import (
     snapshots,
     update,
 )
+from support.faults.prepared import finish
 from support.oracles.auditor import Auditor, has_folders
 from support.oracles.native import collect_all
 from support.oracles.native import merge as merge_natively
@@ -63,7 +64,7 @@ def remove(table: memwal.Table, auditor: Auditor, *gone: int) -> None:
 )
 @pytest.mark.parametrize("operation", ["head", "create"], ids=["when it was read", "at its end"])
 def test_the_details_commit_that_takes_back_progress(
-    actors: Actors, play: Play, finish: Finish, job: str, first: Other, operation: str
+    actors: Actors, play: Play, job: str, first: Other, operation: str
 ) -> None:
     table, auditor = play
     before = dict(table.base().details.merged)
@@ -103,9 +104,7 @@ def test_the_covering_of_nothing_that_takes_back_progress(actors: Actors, play: 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
-def test_the_delete_pass_that_wakes_late(
-    actors: Actors, play: Play, finish: Finish, skip: int
-) -> None:
+def test_the_delete_pass_that_wakes_late(actors: Actors, play: Play, skip: int) -> None:
     """The keys that it wants to delete are back by then."""
     table, auditor = play
 
@@ -126,7 +125,7 @@ def test_the_delete_pass_that_wakes_late(
     "other", every(2, [oldest_merger, merger, native_merger], lambda one: one.__name__)
 )
 def test_the_merge_that_inserts_the_same_new_key_twice(
-    actors: Actors, play: Play, finish: Finish, other: Other
+    actors: Actors, play: Play, other: Other
 ) -> None:
     table, auditor = play
     merger(table, auditor)
@@ -172,7 +171,7 @@ def test_the_merge_that_inserts_a_new_key_that_was_written_directly(
 @pytest.mark.parametrize("native", every(2, [False, True], {False: "ours", True: "Lance's"}.get))
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
 def test_a_key_that_one_generation_brings_and_the_next_deletes(
-    actors: Actors, play: Play, finish: Finish, skip: int, native: bool
+    actors: Actors, play: Play, skip: int, native: bool
 ) -> None:
     """The other merger brings the first of several, after the deletes of all were made."""
     table, auditor = play
@@ -237,9 +236,7 @@ def untag(table: memwal.Table, auditor: Auditor) -> None:
         del auditor.tags[name]
 
 
-def test_the_collector_that_is_ahead_of_an_index_build(
-    actors: Actors, play: Play, finish: Finish
-) -> None:
+def test_the_collector_that_is_ahead_of_an_index_build(actors: Actors, play: Play) -> None:
     """What is merged stays until the index that is being built has it too."""
     table, auditor = play
     untag(table, auditor)
@@ -261,9 +258,7 @@ def test_the_collector_that_is_ahead_of_an_index_build(
 @pytest.mark.parametrize(
     "first", every(3, [merger, update, append, compactor, native_merger], lambda one: one.__name__)
 )
-def test_compaction_and_merge(
-    actors: Actors, play: Play, finish: Finish, skip: int, first: Other
-) -> None:
+def test_compaction_and_merge(actors: Actors, play: Play, skip: int, first: Other) -> None:
     """The rewrite sleeps while its fragments change."""
     table, auditor = play
 
@@ -279,7 +274,7 @@ def test_compaction_and_merge(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
-def test_merge_and_compaction(actors: Actors, play: Play, finish: Finish, skip: int) -> None:
+def test_merge_and_compaction(actors: Actors, play: Play, skip: int) -> None:
     """The merge sleeps while the fragments that it changes are rewritten."""
     table, auditor = play
     actors.pause_at(
@@ -304,7 +299,7 @@ def test_merge_and_compaction(actors: Actors, play: Play, finish: Finish, skip: 
     ],
 )
 def test_an_index_never_covers_what_was_merged_meanwhile(
-    actors: Actors, play: Play, finish: Finish, skip: int, staged: bool
+    actors: Actors, play: Play, skip: int, staged: bool
 ) -> None:
     table, auditor = play
     operation, key = ("create", TABLE_MANIFEST) if staged else ("get", TABLE_MANIFEST)
@@ -325,7 +320,7 @@ def test_an_index_never_covers_what_was_merged_meanwhile(
 @pytest.mark.few(1)
 @pytest.mark.parametrize("job", ["snapshot build", "snapshot build in a file"])
 def test_a_snapshot_that_sleeps_never_replaces_a_newer_one(
-    actors: Actors, play: Play, finish: Finish, job: str
+    actors: Actors, play: Play, job: str
 ) -> None:
     table, auditor = play
 
@@ -340,9 +335,7 @@ def test_a_snapshot_that_sleeps_never_replaces_a_newer_one(
 
 
 @pytest.mark.slow
-def test_deletes_of_several_mergers_in_any_order(
-    actors: Actors, play: Play, finish: Finish
-) -> None:
+def test_deletes_of_several_mergers_in_any_order(actors: Actors, play: Play) -> None:
     """Regions of different depth, of which three mergers take different numbers."""
     table, auditor = play
     dice = random.Random(7)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from support.data.sampled import drawn
-from support.faults.fault_schedule import Actors, Finish
+from support.faults.fault_schedule import Actors
 from support.faults.interleaving import Interleaving
 from support.faults.jobs import JOBS
 from support.faults.others import OTHERS
+from support.faults.prepared import finish
 
 _SEED = "MEMWAL_FAULT_SEED"
 SEEDS = range(3)
@@ -21,7 +22,7 @@ MANY_SEEDS = range(3, 303)
 TROUPE = [*JOBS.items(), ("merge", JOBS["merge"]), ("collection", JOBS["collection"])]
 
 
-def play(actors: Actors, finish: Finish, seed: int) -> None:
+def play(actors: Actors, seed: int) -> None:
     dice = random.Random(seed)
     table, auditor = actors.copy(linked=seed % 3 == 0)
     jobs = dice.sample(TROUPE, dice.choice([2, 3, 4]))
@@ -46,10 +47,10 @@ def only_or(seeds: list[Any]) -> list[Any]:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("seed", only_or(list(SEEDS)))
-def test_a_schedule(actors: Actors, finish: Finish, seed: int) -> None:
-    play(actors, finish, seed)
+def test_a_schedule(actors: Actors, seed: int) -> None:
+    play(actors, seed)
 
 
 @pytest.mark.parametrize("seed", only_or(drawn(15, MANY_SEEDS, seed="schedules")))
-def test_many_schedules(actors: Actors, finish: Finish, seed: int) -> None:
-    play(actors, finish, seed)
+def test_many_schedules(actors: Actors, seed: int) -> None:
+    play(actors, seed)

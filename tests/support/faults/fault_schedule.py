@@ -33,7 +33,6 @@ from memwal.jobs.table import compact
 from memwal.storage.location import TableLocation
 
 Job = Callable[[TableLocation], Any]
-Finish = Callable[[memwal.Table, Auditor], None]
 
 KnownSteps = dict[tuple[Job, bool], "list[Step]"]
 """Of each job, without and with commits as steps."""

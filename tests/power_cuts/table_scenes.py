@@ -1,22 +1,19 @@
-"""The power goes while a table is made, enabled, tagged, copied, indexed, cleaned up."""
+"""A table is made, enabled, tagged, copied, indexed, cleaned up, until the power goes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import lance
 import pytest
+from power_cuts.scenes import DONE, Known, Scene, Stage
 from support.data import indexed
 from support.data.indexed import indexed_table
 from support.data.quarantined import rules, waiting
-from support.data.sampled import drawn
 from support.data.tables import SCHEMA, generations, keys, log, rows, state
-from support.faults.power_loss import BEGINNING, END, Crash, Recorder, since, survive, survive_not
+from support.faults.power_loss import END, Crash, since
 from support.oracles import native
-from support.systems import BARE, TAKEN, take_away
 
 import memwal
 from memwal.base_table.refs import ReadTag, list_refs, place_tag
@@ -29,64 +26,8 @@ from memwal.storage.location import TableLocation
 
 SPEC = memwal.RegionSpec.unsharded()
 ROWS = {1: 1, 2: 2}
-DONE = "done"
-QUICK = {("tags", BARE)}
-"""What the default tests try of systems that have less."""
 UNSAFE = {"table-torn", "table-file-missing", "table-file-damaged"}
 """What verify finds of a version that Lance did not sync."""
-
-
-class Stage:
-    """A table on a disk that is watched.
-
-    Attributes
-    ----------
-    path : Path
-        Of the table.
-    done : callable
-        Says that something was acknowledged; a crash knows how often that was so.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._disk = folder / "disk"
-        self._disk.mkdir()
-        self.path = self._disk / "table"
-        self._count = 0
-        self.recorder: Recorder[int] = Recorder(self._disk, lambda: self._count)
-
-    def done(self) -> None:
-        self._count += 1
-        self.recorder.note(DONE)
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What happens to a table, and what must be so after a crash.
-
-    Attributes
-    ----------
-    live : callable
-        Is watched.
-    check : callable
-        Given a folder with the table, and the crash.
-    prepare : callable
-        What was there before.
-    after : str
-        The note from which on anything is promised: before that Lance has written, and synced
-        nothing.
-    """
-
-    live: Callable[[Stage], object]
-    check: Callable[[Path, Crash[int]], None]
-    prepare: Callable[[Path], object] = lambda path: None
-    after: str = BEGINNING
-
-    def record(self, folder: Path) -> Recorder[int]:
-        stage = Stage(folder)
-        self.prepare(stage.path)
-        with stage.recorder.watch():
-            self.live(stage)
-        return stage.recorder
 
 
 def use(table: memwal.Table, expected: dict[int, int]) -> None:
@@ -102,11 +43,11 @@ def create(path: Path, **options: object) -> memwal.Table:
     return memwal.create(str(path), SCHEMA, primary_key=["id"], region_spec=SPEC, **options)
 
 
-def create_full(path: Path) -> None:
-    create(path).upsert(rows(ROWS))
+def create_full(stage: Stage) -> None:
+    create(stage.path).upsert(rows(ROWS))
 
 
-def is_created(path: Path, crash: Crash[int]) -> None:
+def is_created(path: Path, crash: Crash[Known]) -> None:
     """The table is there, or not, or lacks MemWAL and says so."""
     uri = str(path / "table")
     try:
@@ -124,13 +65,17 @@ def enable(stage: Stage) -> None:
     memwal.enable(str(stage.path), primary_key=["id"], region_spec=SPEC)
 
 
-def write_and_enable(stage: Stage) -> None:
+def write_directly(stage: Stage) -> None:
     lance.write_dataset(rows(ROWS), str(stage.path))
+
+
+def write_and_enable(stage: Stage) -> None:
+    write_directly(stage)
     enable(stage)
     stage.done()
 
 
-def is_enabled(path: Path, crash: Crash[int]) -> None:
+def is_enabled(path: Path, crash: Crash[Known]) -> None:
     """A Lance table that was safe before is so whatever becomes of MemWAL; after it in any case."""
     uri = str(path / "table")
     try:
@@ -141,9 +86,9 @@ def is_enabled(path: Path, crash: Crash[int]) -> None:
     use(table, ROWS)
 
 
-def create_merged(path: Path) -> None:
-    create_full(path)
-    memwal.open(str(path)).merge()
+def create_merged(stage: Stage) -> None:
+    create_full(stage)
+    memwal.open(str(stage.path)).merge()
 
 
 def clean_up_behind_a_direct_commit(stage: Stage) -> None:
@@ -162,7 +107,7 @@ def clean_up_behind_a_direct_commit(stage: Stage) -> None:
     )
 
 
-def has_a_version(path: Path, crash: Crash[int]) -> None:
+def has_a_version(path: Path, crash: Crash[Known]) -> None:
     """Lance syncs no commit: the version before it goes only when it is safe."""
     location = TableLocation(str(path / "table"))
     while {finding.code for finding in verify(location).findings} & UNSAFE:
@@ -171,9 +116,9 @@ def has_a_version(path: Path, crash: Crash[int]) -> None:
     assert state(memwal.open(location.uri)) == ROWS
 
 
-def create_with_backlog(path: Path) -> None:
-    create_merged(path)
-    memwal.open(str(path)).upsert(rows({3: 3}))
+def create_with_backlog(stage: Stage) -> None:
+    create_merged(stage)
+    memwal.open(str(stage.path)).upsert(rows({3: 3}))
 
 
 def tag_and_collect(stage: Stage) -> None:
@@ -185,7 +130,7 @@ def tag_and_collect(stage: Stage) -> None:
     native.collect_all(table)
 
 
-def has_what_tags_need(path: Path, crash: Crash[int]) -> None:
+def has_what_tags_need(path: Path, crash: Crash[Known]) -> None:
     table = memwal.open(str(path / "table"))
     assert state(table) == {**ROWS, 3: 3}
     for ref in list_refs(table.location):
@@ -203,9 +148,9 @@ def has_what_tags_need(path: Path, crash: Crash[int]) -> None:
     use(table, {**ROWS, 3: 3})
 
 
-def create_with_a_log(path: Path) -> None:
-    create_full(path)
-    writer = memwal.open(str(path)).writer()
+def create_with_a_log(stage: Stage) -> None:
+    create_full(stage)
+    writer = memwal.open(str(stage.path)).writer()
     writer.upsert(rows({3: 3}))
     writer.abort()
 
@@ -214,7 +159,7 @@ def copy(stage: Stage) -> None:
     memwal.open(str(stage.path)).copy_to(str(stage.path.with_name("copy")))
 
 
-def has_no_half_copy(path: Path, crash: Crash[int]) -> None:
+def has_no_half_copy(path: Path, crash: Crash[Known]) -> None:
     try:
         table = memwal.open(str(path / "copy"))
     except TableSetupError:
@@ -224,15 +169,15 @@ def has_no_half_copy(path: Path, crash: Crash[int]) -> None:
     use(memwal.open(str(path / "table")), {**ROWS, 3: 3})
 
 
-def create_doubtful(path: Path) -> None:
-    create(path).upsert(rows({**ROWS, 3: -3}))
+def create_doubtful(stage: Stage) -> None:
+    create(stage.path).upsert(rows({**ROWS, 3: -3}))
 
 
 def quarantine(stage: Stage) -> None:
     memwal.open(str(stage.path)).merge(quality=rules("quarantine"))
 
 
-def is_in_quarantine(path: Path, crash: Crash[int]) -> None:
+def is_in_quarantine(path: Path, crash: Crash[Known]) -> None:
     """A row that the base table lacks waits in quarantine."""
     table = memwal.open(str(path / "table"))
     table.merge(quality=rules("quarantine"))
@@ -254,12 +199,12 @@ def take_steps(stage: Stage) -> None:
     assert min(log(table)) > 2, "the steps are told by a book"
 
 
-def knows_its_steps(path: Path, crash: Crash[int]) -> None:
+def knows_its_steps(path: Path, crash: Crash[Known]) -> None:
     """A step that was acknowledged does not come again."""
     table = memwal.open(str(path / "table"))
     with table.writer() as writer:
         writer.claim()
-        for version in range(1, crash.known + 1):
+        for version in range(1, crash.known.count + 1):
             done = writer.apply(upserts=rows({version: 0}), source="orders", version=version)
             assert not done.written
     assert {key: n for key, n in state(table).items() if n == 0} == {}
@@ -276,7 +221,7 @@ def hint_at_a_log_of_lance(stage: Stage) -> None:
     stage.done()
 
 
-def can_be_claimed(path: Path, crash: Crash[int]) -> None:
+def can_be_claimed(path: Path, crash: Crash[Known]) -> None:
     """The hint is not ahead of the log, of which Lance syncs nothing."""
     table = memwal.open(str(path / "table"))
     with table.writer() as writer:
@@ -284,9 +229,9 @@ def can_be_claimed(path: Path, crash: Crash[int]) -> None:
         assert state(writer).items() >= {**ROWS, 99: 99}.items()
 
 
-def create_indexed(kind: str, path: Path) -> None:
-    path.mkdir()
-    table = indexed_table(path, kind)
+def create_indexed(kind: str, stage: Stage) -> None:
+    stage.path.mkdir()
+    table = indexed_table(stage.path, kind)
     table.upsert(indexed.rows(1_000, 4))
 
 
@@ -302,14 +247,14 @@ def flush_and_index(stage: Stage) -> None:
     native.collect_all(table)
 
 
-def finds_by_index(kind: str, path: Path, crash: Crash[int]) -> None:
+def finds_by_index(kind: str, path: Path, crash: Crash[Known]) -> None:
     """What was acknowledged is found through the index, which then catches up."""
     table = memwal.open(str(path / "table" / "indexed"))
     with table.writer() as writer:
         writer.claim()
     native.everything(table)
     query = indexed.rows(2_000, 4).column("vector")[2].as_py()
-    for _ in range(2 if crash.known else 0):
+    for _ in range(2 if crash.known.count else 0):
         if kind == "INVERTED":
             found = table.search_text("word17", column="text", k=1_000).to_table()
             assert 2_001 in found.column("id").to_pylist()
@@ -318,110 +263,29 @@ def finds_by_index(kind: str, path: Path, crash: Crash[int]) -> None:
             assert found.column("id").to_pylist() == [2_002]
         assert table.lookup(keys(1_000)).count_rows() == 0
         table.checkpoint()
-    if crash.known and kind == "IVF_PQ":
+    if crash.known.count and kind == "IVF_PQ":
         # Lance looks for what is merged in the index alone.
         assert 2_002 in native.nearest(table, "vector", query)
     assert verify(table.location).clean
 
+
+done = partial(since, what=DONE)
 
 SCENES = {
     "create": Scene(
         lambda stage: create(stage.path, maintained_indexes=["id_idx"]),
         is_created,
     ),
-    "enable": Scene(enable, is_enabled, lambda path: lance.write_dataset(rows(ROWS), str(path))),
-    "new rows": Scene(write_and_enable, is_enabled, after=DONE),
+    "enable": Scene(enable, is_enabled, write_directly),
+    "new rows": Scene(write_and_enable, is_enabled, promised=done),
     "direct commit": Scene(clean_up_behind_a_direct_commit, has_a_version, create_merged),
     "tags": Scene(tag_and_collect, has_what_tags_need, create_with_backlog),
     "copy": Scene(copy, has_no_half_copy, create_with_a_log),
     "quarantine": Scene(quarantine, is_in_quarantine, create_doubtful),
-    "steps": Scene(take_steps, knows_its_steps, create),
-    "hint": Scene(hint_at_a_log_of_lance, can_be_claimed, create_full, after=DONE),
+    "steps": Scene(take_steps, knows_its_steps, lambda stage: create(stage.path)),
+    "hint": Scene(hint_at_a_log_of_lance, can_be_claimed, create_full, promised=done),
     **{
         kind: Scene(flush_and_index, partial(finds_by_index, kind), partial(create_indexed, kind))
         for kind in ("IVF_PQ", "INVERTED")
     },
 }
-
-
-@pytest.mark.few(5)
-@pytest.mark.parametrize("scene", SCENES)
-def test_nothing_is_lost(tmp_path: Path, most_disks: int | None, scene: str) -> None:
-    check_scene(tmp_path, most_disks, scene)
-
-
-@pytest.mark.parametrize(
-    ("scene", "lacks"),
-    [
-        pytest.param(scene, lacks, marks=() if (scene, lacks) in QUICK else pytest.mark.slow)
-        for scene in SCENES
-        for lacks in (BARE, *(TAKEN if scene == "tags" else ()))
-    ],
-)
-def test_nothing_is_lost_where_the_system_has_less(
-    tmp_path: Path,
-    most_disks: int | None,
-    scene: str,
-    lacks: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    take_away(monkeypatch, lacks)
-    check_scene(tmp_path, most_disks, scene)
-
-
-def check_scene(tmp_path: Path, most_disks: int | None, scene: str) -> None:
-    recorder = SCENES[scene].record(tmp_path)
-    found = since(recorder.crashes(), SCENES[scene].after)
-    survive(found, tmp_path, SCENES[scene].check, most=most_disks)
-
-
-@pytest.mark.parametrize(
-    ("scene", "missing", "after"),
-    drawn(
-        8,
-        [
-            ("create", "^syncfs", BEGINNING),
-            ("create", "_versions/", BEGINNING),
-            ("create", "_versions$", END),
-            ("create", "table$", END),
-            ("enable", "_versions/", BEGINNING),
-            ("new rows", "^syncfs", DONE),
-            ("direct commit", "^syncfs", BEGINNING),
-            ("tags", "^syncfs", BEGINNING),
-            ("copy", "copy/_mem_wal/.*(data|wal)/", BEGINNING),
-            ("copy", "copy/_versions", BEGINNING),
-            ("quarantine", "^syncfs", BEGINNING),
-            ("steps", "/applied/", BEGINNING),
-            ("steps", "/applied$", BEGINNING),
-            ("hint", "^syncfs", DONE),
-            ("IVF_PQ", "_gen_2/_indices/", BEGINNING),
-            ("INVERTED", "_gen_2/_indices/", BEGINNING),
-        ],
-        seed="a sync",
-    ),
-)
-def test_a_missing_sync_is_noticed(tmp_path: Path, scene: str, missing: str, after: str) -> None:
-    recorder = SCENES[scene].record(tmp_path)
-    survive_not(recorder, missing, tmp_path, SCENES[scene].check, after=after)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scene", "missing", "after"),
-    [
-        ("new rows", "/data/", DONE),
-        ("new rows", "/data$", DONE),
-        ("direct commit", "table/data/", BEGINNING),
-        ("direct commit", "table/_versions/", BEGINNING),
-        ("tags", "table/data/", BEGINNING),
-        ("quarantine", "/data/", BEGINNING),
-        ("hint", "/wal/", DONE),
-        ("hint", "/wal$", DONE),
-    ],
-)
-def test_a_missing_sync_is_noticed_where_the_system_has_less(
-    tmp_path: Path, scene: str, missing: str, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_away(monkeypatch, BARE)
-    recorder = SCENES[scene].record(tmp_path)
-    survive_not(recorder, missing, tmp_path, SCENES[scene].check, after=after)
