@@ -2,7 +2,7 @@
 
 Usage::
 
-    python scripts/mutants.py draw --seed 20 --count 150   # writes tests/mutants.json
+    python scripts/mutants.py draw --seed 20 --count 150   # adds to tests/mutants.json
     python scripts/mutants.py check                        # which of them are still in the code
     python scripts/mutants.py run --out results.jsonl      # judges them; resumes where it stopped
     python scripts/mutants.py safeguards                   # takes out each of tests/safeguards.toml
@@ -408,15 +408,16 @@ def default_tests(root: Path, module: str) -> list[str]:
     return first or ["tests/test_table.py", "tests/test_public.py"]
 
 
-def draw(root: Path, seed: int, count: int) -> list[Mutant]:
-    """Draw lines of the code, and a place of each."""
+def draw(root: Path, seed: int, count: int, modules: Sequence[str], first: int) -> list[Mutant]:
+    """Draw lines of modules by their prefixes, and a place of each; ids begin at ``first``."""
 
     def line(place: Place) -> tuple[str, int]:
         return place.module, place.number
 
     chance = random.Random(seed)  # noqa: S311
-    lines = [list(places) for _, places in groupby(sorted(all_places(root), key=line), key=line)]
-    drawn = [chance.choice(places) for places in chance.sample(lines, count)]
+    places = (place for place in all_places(root) if place.module.startswith(tuple(modules)))
+    lines = [list(same) for _, same in groupby(sorted(places, key=line), key=line)]
+    drawn = [chance.choice(same) for same in chance.sample(lines, count)]
     return [
         Mutant(
             id=number,
@@ -429,7 +430,7 @@ def draw(root: Path, seed: int, count: int) -> list[Mutant]:
             mutant=place.mutant,
             tests=default_tests(root, place.module),
         )
-        for number, place in enumerate(drawn)
+        for number, place in enumerate(drawn, first)
     ]
 
 
@@ -681,6 +682,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "draw":
             command.add_argument("--seed", type=int, default=20)
             command.add_argument("--count", type=int, default=150)
+            command.add_argument("--modules", nargs="+", default=["memwal/"], help="prefixes")
         elif name in ("run", "safeguards"):
             kind = int if name == "run" else str
             command.add_argument("--only", type=kind, nargs="+", help="ids or names of mutants")
@@ -697,7 +699,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = options.repo.resolve()
     if options.command == "draw":
-        write(options.mutants, draw(root, options.seed, options.count))
+        stored = read(options.mutants) if options.mutants.exists() else []
+        first = max((mutant.id for mutant in stored), default=-1) + 1
+        drawn = draw(root, options.seed, options.count, options.modules, first)
+        write(options.mutants, [*stored, *drawn])
         return 0
     if options.command == "safeguards":
         named = options.only
