@@ -2,6 +2,11 @@
 
 A write is acknowledged, refused without a trace, or nobody knows. What nobody knows may have
 happened until somebody else has the region: behind his fence nothing of it can appear any more.
+
+The checker of :mod:`histories` is not asked: its bounds of flushes are moments, since processes
+know no more. Here the position of each write in the log is known. A moment that is before every row
+that may have been in the log unflushed, also one without an answer, would allow reads to miss
+writes that are flushed for certain.
 """
 
 from __future__ import annotations
