@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -96,15 +94,3 @@ def test_of_many_writers_none_takes_a_table_back(url: str, tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert len(read_snapshot(path)) == 30
-
-
-def test_reading_loads_neither_sqlalchemy_nor_lance(tmp_path: Path) -> None:
-    path = tmp_path / "tables.json"
-    path.write_text(json.dumps({"format": 3, "tables": []}))
-    code = (
-        "import sys; from memwal.catalog import read_snapshot; "
-        f"assert read_snapshot({str(path)!r}) == []; "
-        "print([name for name in ('sqlalchemy', 'alembic') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

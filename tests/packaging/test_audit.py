@@ -13,7 +13,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from support.docs.pages import ROOT
 from support.docs.scripts import script
 
 AUDIT = script("audit")
@@ -235,16 +234,3 @@ def test_an_entry_says_all_that_it_must(tmp_path: Path, entry: str) -> None:
     path.write_text(f"[[accepted]]\n{entry}\n")
     with pytest.raises(ValueError, match=r"accepted\.toml"):
         AUDIT.read_accepted(path)
-
-
-LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
-
-
-@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
-def test_every_lock_names_versions_and_hashes(path: Path) -> None:
-    blocks = [
-        one for one in path.read_text().splitlines() if one and not one.startswith((" ", "#"))
-    ]
-    packages = list(AUDIT.read_lock(path.read_text()))
-    assert len(packages) == len(blocks) > 0
-    assert [one.name for one in packages if not one.hashes] == []

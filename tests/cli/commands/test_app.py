@@ -46,13 +46,6 @@ def test_version(cli):
         assert f"{package} {version(package)}" in answer.stdout
 
 
-def test_it_is_run_as_a_module_too():
-    done = subprocess.run(
-        [sys.executable, "-m", "memwal", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(f"memwal {memwal.__version__} ")
-
-
 def test_help_needs_nothing_heavy():
     # The front door of the package is left out: what it imports is its own affair.
     script = f"""

@@ -69,12 +69,6 @@ def test_a_migration_is_aborted(cli: Cli, table: memwal.Table) -> None:
     assert table.base().details.maintained_indexes == ("idx",)
 
 
-def test_help_tells_of_migrations(cli: Cli) -> None:
-    assert "migrate" in cli("index", "--help").stdout
-    shown = cli("index", "migrate", "--help").stdout
-    assert all(name in shown for name in ("start", "status", "switch", "finish", "abort"))
-
-
 def test_a_wrong_index_is_wrong_input(cli: Cli, table: memwal.Table) -> None:
     answer = cli("index", "migrate", "start", table.uri, "--index", "none")
     assert answer.code == 2

@@ -72,33 +72,6 @@ def test_create_with_wrong_input(cli, tmp_path, arguments, named):
     assert not uri.exists()
 
 
-def test_create_divided_by_several_values(cli, tmp_path):
-    uri = tmp_path / "t.lance"
-    answer = cli(
-        *("create", uri, "--column", "tenant:string", "--column", "id:int64"),
-        *("--primary-key", "tenant", "--primary-key", "id"),
-        *("--regions", "truncate:tenant:2", "--regions", "multi_bucket:tenant,id:4", "--json"),
-    )
-    assert answer.json["regions"] == "truncate(tenant, 2), multi_bucket(tenant, id, 4)"
-
-
-def test_create_with_manual_regions(cli, tmp_path):
-    uri = tmp_path / "t.lance"
-    answer = cli(
-        *("create", uri, "--column", "id:int64", "--primary-key", "id", "--regions", "manual"),
-        "--json",
-    )
-    assert answer.json["regions"] == "manual"
-    assert memwal.open(str(uri)).base().details.region_specs == ()
-
-
-def test_help_tells_how_tables_are_divided(cli):
-    for command in ("create", "enable"):
-        text = " ".join(cli(command, "--help").stdout.split())
-        for word in ("multi_bucket:", "truncate:", "expression:", "manual", "immutable:"):
-            assert word in text
-
-
 def test_create_twice(cli, table):
     answer = cli(
         *("create", table.uri, "--column", "id:int64", "--primary-key", "id"),
