@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 
-def until(holds: Callable[[], object], *, seconds: float = 120) -> None:
+def until(holds: Callable[[], object], *, seconds: float = 240) -> None:
     """Fail unless something comes true within so long, which is never meant to be needed."""
     deadline = time.monotonic() + seconds
     while not holds():
