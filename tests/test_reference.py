@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -137,3 +138,36 @@ class TestEnvironment:
         }
         assert {"MEMWAL_CATALOG_URL", "MEMWAL_CATALOG_SNAPSHOT"} <= found
         assert [name for name in found if f"| `{name}` |" not in ENVIRONMENT] == []
+
+    def test_every_variable_that_is_read_is_told(self) -> None:
+        read = {name for path in CODE for name in variables(ast.parse(path.read_text()))}
+        assert {"XDG_DATA_HOME", "JAVA_HOME", "AIRFLOW_HOME", "OTEL_SDK_DISABLED"} <= read
+        # Where programs are found, and the home of the user.
+        untold = {name for name in read - {"PATH", "HOME"} if f"`{name}`" not in ENVIRONMENT}
+        assert untold == set()
+
+
+def variables(tree: ast.Module) -> Iterator[str]:
+    """Names that are looked up in an environment, as they stand or by a constant of the module."""
+    constants = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        key: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            if "environ" in ast.unparse(node.func.value) and node.func.attr in (
+                "get",
+                "setdefault",
+                "pop",
+            ):
+                key = node.args[0]
+        elif isinstance(node, ast.Subscript) and "environ" in ast.unparse(node.value):
+            key = node.slice
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value
+        elif isinstance(key, ast.Name) and isinstance(constants.get(key.id), str):
+            yield constants[key.id]

@@ -24,7 +24,7 @@ import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
-from memwal.fleet import Budget, Fleet, JobRequest, Outcome, overview, run_job
+from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview, run_job
 from memwal.fleet import scheduler as fleet_module
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.merge import job as merge_job
@@ -202,6 +202,31 @@ class TestOneProcess:
         catalog.finish_run(failed, error="no")
         Fleet(catalog).run_once()
         assert "index" not in {run.job for run in catalog.runs()}
+
+    def test_bytes_are_shared(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("a", "b", "c"):
+            managed(name)
+        seen: list[tuple[str, int | None]] = []
+        gate = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+
+        def run_job(catalog: Catalog, request: JobRequest, *, runtime: Runtime) -> Any:
+            seen.append((request.table, request.run_bytes))
+            if len(seen) < 3:
+                gate.wait()
+            return JobResult(job=request.job, table=request.table, version=1)
+
+        monkeypatch.setattr(fleet_module, "run_job", run_job)
+        monkeypatch.setattr(fleet_module, "JOBS", ("merge",))
+        due = fleet_module.DueJob
+        monkeypatch.setattr(
+            fleet_module, "DueJob", lambda **given: due(**{**given, "bytes": 40 << 20})
+        )
+        Fleet(catalog, budget=Budget(jobs=2, bytes=50 << 20)).run_once()
+        assert sorted(one for _, one in seen[:2]) == [10 << 20, 50 << 20]
+        # What the two gave back by then.
+        assert seen[2][1] in (10 << 20, 40 << 20, 50 << 20)
 
 
 @contextmanager

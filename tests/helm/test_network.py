@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.kubernetes.chart import (
+    matches,
     of_kind,
     pods,
     policies_of,
@@ -35,6 +36,36 @@ def test_all_is_denied_to_every_pod_and_something_allowed(case: str) -> None:
         assert len(denies) == 1, name
         assert set(denies[0]["spec"]) == {"podSelector", "policyTypes"}
         assert set(denies[0]["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+
+
+@pytest.mark.parametrize("case", WITH_POLICIES)
+def test_every_policy_chooses_somebody(case: str) -> None:
+    objects = MATRIX[case].objects()
+    chosen = [
+        policy["metadata"]["name"]
+        for _, namespace, pod in pods(objects)
+        for policy in policies_of(objects, namespace, pod)
+    ]
+    made = {one["metadata"]["name"] for one in of_kind(objects, "NetworkPolicy")}
+    # The one that denies is there for whatever may come, too.
+    assert {name for name in made if not name.endswith("-deny")} <= set(chosen)
+
+
+@pytest.mark.parametrize("case", WITH_POLICIES)
+def test_peers_of_the_release_exist(case: str) -> None:
+    objects = MATRIX[case].objects()
+    for policy in of_kind(objects, "NetworkPolicy"):
+        rules = [*policy["spec"].get("ingress", []), *policy["spec"].get("egress", [])]
+        for rule in rules:
+            for peer in [*rule.get("from", []), *rule.get("to", [])]:
+                selector = peer.get("podSelector", {})
+                if "app.kubernetes.io/name" not in selector.get("matchLabels", {}):
+                    continue
+                assert any(
+                    matches(selector, pod["metadata"]["labels"])
+                    for _, namespace, pod in pods(objects)
+                    if namespace == policy["metadata"]["namespace"]
+                )
 
 
 @pytest.mark.parametrize("case", WITH_POLICIES)
