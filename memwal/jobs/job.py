@@ -15,6 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from uuid import UUID
 
 from memwal.boundary.text import html_table, plural, size
 from memwal.errors import InvalidInputError
@@ -43,6 +44,12 @@ class TaskRunner(Protocol):
 def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
     """Run the tasks one after another in this process."""
     return [function(task) for task in tasks]
+
+
+def shares(regions: Sequence[UUID], max_tasks: int | None) -> list[tuple[UUID, ...]]:
+    """Divide regions into one share for each task; None makes one task, and no region none."""
+    count = min(max_tasks or 1, len(regions))
+    return [tuple(regions[number::count]) for number in range(count)]
 
 
 class ReasonCode(StrEnum):

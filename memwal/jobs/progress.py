@@ -128,17 +128,25 @@ class _TaskOptions(Protocol):
     @property
     def run(self) -> Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]: ...
 
+    @property
+    def progress(self) -> ProgressOption: ...
 
-def run_metered(
+
+def run_tasks(
     options: _TaskOptions,
     tasks: Sequence[Task],
     function: Callable[[Task], Result],
-    meter: Meter,
+    *,
+    job: str,
+    step: str,
+    unit: Unit,
     weight: Callable[[Task], int],
 ) -> list[Result]:
-    """Run tasks on the runner of the options, and count the weight of each that is done."""
-    results = options.run(tasks, _Metered(function, meter, weight)) if tasks else []
-    meter.finish()
+    """Run tasks on the runner of the options, and report the weight of each that is done."""
+    with reporting(options.progress) as report:
+        meter = Meter(report, job=job, step=step, unit=unit, total=sum(map(weight, tasks)))
+        results = options.run(tasks, _Metered(function, meter, weight)) if tasks else []
+        meter.finish()
     return results
 
 

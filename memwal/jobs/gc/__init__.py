@@ -1,6 +1,6 @@
 """Garbage collection: delete objects that no reader, writer or merger needs (spec: Garbage Collector).
 
-Each kind of garbage has a :class:`~memwal.jobs.gc.collector.Collector`, which decides about one
+Each kind of garbage has a collector (:mod:`memwal.jobs.gc.collector`), which decides about one
 object or folder after another, states the reason, and deletes; it keeps no state besides the table.
 Within one region, all decisions are made from one read of its manifests. The steps of a run, and
 what is left behind if it dies:

@@ -22,13 +22,11 @@ None of that is implemented a second time here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar
 from uuid import UUID
 
-from memwal.base_table.refs import TAGS_DIR, ReadTag
+from memwal.base_table.refs import TAGS_DIR
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import lance_errors, open_base
 from memwal.errors import LinkRefusedError, ObjectNotFoundError
@@ -42,11 +40,10 @@ from memwal.format.paths import (
     VERSIONS_DIR,
     parse_region_name,
 )
-from memwal.jobs.gc.collector import GcContext, carry_out, refuse_link
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason, moment
-from memwal.jobs.gc.generations import measure
+from memwal.jobs.gc.collector import Extent, GcContext, decide
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
 from memwal.jobs.gc.history import StoredVersions
-from memwal.jobs.gc.pins import list_read_tags, protection_end
+from memwal.jobs.gc.pins import Why, list_read_tags, protection_end
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
@@ -57,121 +54,80 @@ MAX_VERSIONS = 2000
 """More stored versions than this are not read for the sake of stale index files."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTagCollector:
-    """Collects read tags whose protection has ended; no other tag is ever deleted.
+def collect_read_tags(context: GcContext) -> Iterator[Decision]:
+    """Delete read tags whose protection has ended; no other tag is ever deleted.
 
     An expired tag is checked again before it is deleted, since its reader may have renewed it.
     """
-
-    kind: ClassVar[GarbageKind] = GarbageKind.READ
-    location: TableLocation
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about each read tag that was listed when the pins were read."""
-        grace = context.options.grace
-        for tag, size, end in list_read_tags(context.pins.refs, grace):
-            decision = self._decide(tag, size, end, context)
-            if decision.delete and not context.options.dry_run:
-                info = self.location.store.head(tag.key)
-                if info is None:
-                    continue
-                end = protection_end(tag, info.modified, grace)
-                decision = self._decide(tag, info.size, end, context)
-            yield carry_out(
-                decision,
-                self.location.store,
-                TAGS_DIR,
-                partial(self.location.store.delete, tag.key),
-                dry_run=context.options.dry_run,
-            )
-
-    def _decide(self, tag: ReadTag, size: int, end: datetime, context: GcContext) -> Decision:
-        expired = end <= context.now
-        return Decision(
-            kind=self.kind,
-            what=tag.name,
-            objects=1,
-            bytes=size,
-            reason=Reason.UNNEEDED if expired else Reason.READ,
-            message=(
-                f"the read of version {tag.version} ended, or its process did"
-                if expired
-                else f"a read protects version {tag.version} while it renews this tag"
-            ),
-            until=None if expired else moment(end),
+    store, grace = context.location.store, context.options.grace
+    for tag, size, end in list_read_tags(context.pins.refs, grace):
+        if end <= context.now and not context.options.dry_run:
+            info = store.head(tag.key)
+            if info is None:
+                continue
+            end = protection_end(tag, info.modified, grace)
+        message = f"a read protects version {tag.version} while it renews this tag"
+        why: Why = Reason.READ, message, end
+        if end <= context.now:
+            message = f"the read of version {tag.version} ended, or its process did"
+            why = Reason.UNNEEDED, message, None
+        yield context.carry_out(
+            decide(None, GarbageKind.READ, tag.name, Extent(1, size), why),
+            TAGS_DIR,
+            partial(store.delete, tag.key),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class IndexFileCollector:
-    """Deletes the folders of indexes that no stored version names."""
+def collect_index_files(
+    context: GcContext, *, max_versions: int = MAX_VERSIONS
+) -> Iterator[Decision]:
+    """Delete the folders of indexes that no stored version names, and that are old enough.
 
-    kind: ClassVar[GarbageKind] = GarbageKind.INDEX
-    location: TableLocation
-    # If more versions are stored, they are not read and nothing is deleted.
-    max_versions: int = MAX_VERSIONS
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about each folder that no version names, and delete those that are old enough."""
-        store = self.location.store
-        # First the folders are listed, then the versions that name them are read: a build that
-        # commits in between is seen.
-        stored = [
-            index_id
-            for name in store.list_folders(INDICES_DIR)
-            if (index_id := parse_region_name(name)) is not None
-        ]
-        if not stored:
-            return
-        versions = StoredVersions.list(self.location)
-        by_age = sorted(versions.manifests.values(), key=lambda info: info.modified, reverse=True)
-        named = _named_indexes(store, by_age[:1])
-        candidates = [index_id for index_id in stored if index_id not in named]
-        manifests = [
-            *versions.manifests.values(),
-            *versions.others,
-            *_branch_manifests(self.location),
-        ]
-        too_many = len(manifests) > self.max_versions
-        if candidates and not too_many:
-            named |= _named_indexes(store, manifests)
-        for index_id in candidates:
-            if index_id not in named:
-                folder = f"{INDICES_DIR}/{index_id}"
-                yield carry_out(
-                    self._decide(index_id, context, versions=len(manifests) if too_many else None),
-                    store,
-                    folder,
-                    partial(store.delete_folder, folder),
-                    dry_run=context.options.dry_run,
-                )
-
-    def _decide(self, index_id: UUID, context: GcContext, *, versions: int | None) -> Decision:
-        """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
-        extent = measure(self.location.store, f"{INDICES_DIR}/{index_id}")
-        age = context.options.index_grace
-        until = None
-        if versions is not None:
-            reason = Reason.TOO_MANY_VERSIONS
+    If more than ``max_versions`` are stored, they are not read, and nothing is deleted.
+    """
+    store = context.location.store
+    # First the folders are listed, then the versions that name them are read: a build that
+    # commits in between is seen.
+    stored = [
+        index_id
+        for name in store.list_folders(INDICES_DIR)
+        if (index_id := parse_region_name(name)) is not None
+    ]
+    if not stored:
+        return
+    versions = StoredVersions.list(context.location)
+    by_age = sorted(versions.manifests.values(), key=lambda info: info.modified, reverse=True)
+    named = _named_indexes(store, by_age[:1])
+    candidates = [index_id for index_id in stored if index_id not in named]
+    manifests = [
+        *versions.manifests.values(),
+        *versions.others,
+        *_branch_manifests(context.location),
+    ]
+    too_many = len(manifests) > max_versions
+    if candidates and not too_many:
+        named |= _named_indexes(store, manifests)
+    for index_id in candidates:
+        if index_id in named:
+            continue
+        folder = f"{INDICES_DIR}/{index_id}"
+        extent, age = context.measure(folder), context.options.index_grace
+        if too_many:
             message = (
-                f"{versions} versions are stored, any of which may name it; clean old ones up first"
+                f"{len(manifests)} versions are stored, any of which may name it; clean old ones "
+                "up first"
             )
+            why: Why = Reason.TOO_MANY_VERSIONS, message, None
         elif extent.youngest is None or extent.youngest + age > context.now:
-            reason = Reason.TOO_YOUNG
             message = "no version names it, and a build may still be writing it"
-            if extent.youngest is not None:
-                until = moment(extent.youngest + age)
+            until = None if extent.youngest is None else extent.youngest + age
+            why = Reason.TOO_YOUNG, message, until
         else:
-            reason, message = Reason.UNNEEDED, "no version of the table or of a branch names it"
-        return Decision(
-            kind=self.kind,
-            what=str(index_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=reason,
-            message=message,
-            until=until,
+            why = Reason.UNNEEDED, "no version of the table or of a branch names it", None
+        yield context.carry_out(
+            decide(None, GarbageKind.INDEX, str(index_id), extent, why),
+            folder,
+            partial(store.delete_folder, folder),
         )
 
 
@@ -217,147 +173,80 @@ def _region_snapshot_ids(entries: Iterable[IndexEntry]) -> set[UUID]:
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class StagedManifestCollector:
-    """Deletes the staged manifests of the table that are old enough."""
-
-    kind: ClassVar[GarbageKind] = GarbageKind.STAGING
-    location: TableLocation
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about each staged manifest."""
-        age = context.options.orphan_grace
-        for info in StoredVersions.list(self.location).staged:
-            end = info.modified + age
-            yield carry_out(
-                _decide_by_age(self.kind, info.key, info.size, end, context.now),
-                self.location.store,
-                VERSIONS_DIR,
-                partial(self.location.store.delete, info.key),
-                dry_run=context.options.dry_run,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class MergeRunCollector:
-    """Deletes the files of divided merges that died, when they are old enough.
+def collect_staged_files(context: GcContext) -> Iterator[Decision]:
+    """Delete the files of writes, commits and divided merges that died, when they are old enough.
 
     The fragments and deletion files of such a merge are in the folders of the table, and no version
-    names them: Lance's clean-up of old versions deletes them by age.
+    names them: Lance's clean-up of old versions deletes them by age. Temporary files of a local
+    table are decided about one by one, at any depth, and deleted together.
     """
-
-    kind: ClassVar[GarbageKind] = GarbageKind.STAGING
-    location: TableLocation
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about each file of a run."""
-        store, age = self.location.store, context.options.orphan_grace
-        for info in store.list(MERGES_DIR):
-            end = info.modified + age
-            yield carry_out(
-                _decide_by_age(self.kind, info.key, info.size, end, context.now),
-                store,
-                MERGES_DIR,
-                partial(store.delete, info.key),
-                dry_run=context.options.dry_run,
-            )
+    store, age = context.location.store, context.options.orphan_grace
+    staged = StoredVersions.list(context.location).staged
+    for folder, objects in ((VERSIONS_DIR, staged), (MERGES_DIR, store.list(MERGES_DIR))):
+        for info in objects:
+            decision = _decide_by_age(info, context)
+            yield context.carry_out(decision, folder, partial(store.delete, info.key))
+    for info in store.list_temporaries(""):
+        folder = info.key.rpartition("/")[0]
+        yield context.carry_out(_decide_by_age(info, context), folder, lambda: None)
+    if not context.options.dry_run:
+        store.delete_stale_temporaries("", older_than=datetime.now(UTC) - (context.now - age))
 
 
-@dataclass(frozen=True, slots=True)
-class TemporaryFileCollector:
-    """Deletes old temporary files of a local table, at any depth; object stores have none."""
-
-    kind: ClassVar[GarbageKind] = GarbageKind.STAGING
-    location: TableLocation
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about each temporary file, then delete those that are old enough together."""
-        store = self.location.store
-        for info in store.list_temporaries(""):
-            end = info.modified + context.options.orphan_grace
-            decision = _decide_by_age(self.kind, info.key, info.size, end, context.now)
-            yield refuse_link(decision, store, info.key.rpartition("/")[0])
-        if not context.options.dry_run:
-            age = datetime.now(UTC) - (context.now - context.options.orphan_grace)
-            store.delete_stale_temporaries("", older_than=age)
+def _decide_by_age(info: ObjectInfo, context: GcContext) -> Decision:
+    """Decide about an object that a write may still need while it is young."""
+    end = info.modified + context.options.orphan_grace
+    why: Why = Reason.TOO_YOUNG, "a write may still be under way", end
+    if end <= context.now:
+        why = Reason.UNNEEDED, "left by a write that died", None
+    return decide(None, GarbageKind.STAGING, info.key, Extent(1, info.size), why)
 
 
-def _decide_by_age(
-    kind: GarbageKind, what: str, size: int, end: datetime, now: datetime
-) -> Decision:
-    """Decide about an object that a write may still need until ``end``."""
-    old = end <= now
-    return Decision(
-        kind=kind,
-        what=what,
-        objects=1,
-        bytes=size,
-        reason=Reason.UNNEEDED if old else Reason.TOO_YOUNG,
-        message="left by a write that died" if old else "a write may still be under way",
-        until=None if old else moment(end),
-    )
+def collect_base_versions(context: GcContext) -> Iterator[Decision]:
+    """Have Lance clean up old versions of the base table, if the options give them an age.
 
-
-@dataclass(frozen=True, slots=True)
-class BaseVersionCollector:
-    """Has Lance clean up old versions of the base table, if the options give them an age."""
-
-    kind: ClassVar[GarbageKind] = GarbageKind.BASE_VERSIONS
-    location: TableLocation
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Clean up, or ask Lance for the files that it would delete; yields nothing without any."""
-        age = context.options.version_retention
-        if age is None:
-            return
-        if context.pins.damaged:
-            refs = ", ".join(map(str, context.pins.damaged))
-            message = f"Lance cannot tell what to keep while it cannot read {refs}"
-            yield self._decision(Reason.TAG, message)
-            return
-        link = self._find_link()
-        if link is not None:
-            yield self._decision(Reason.LINK, str(link))
-            return
-        dataset = open_base(self.location).dataset
-        if not context.options.dry_run:
-            # Lance keeps the version that is open; another process may have committed it just now,
-            # and Lance does not sync its commits.
-            self.location.store.barrier()
-        bounds: dict[str, object] = {"older_than": age, "error_if_tagged_old_versions": False}
-        with lance_errors(f"cleaning up old versions of {self.location}"):
-            stats = (
-                dataset.explain_cleanup_old_versions(**bounds).stats
-                if context.options.dry_run
-                else dataset.cleanup_old_versions(**bounds)
-            )
-        versions, freed = int(stats.old_versions), int(stats.bytes_removed)
-        if versions or freed:
-            message = "older than the retention, not tagged, and no branch starts from them"
-            yield self._decision(Reason.UNNEEDED, message, objects=versions, bytes=freed)
-
-    def _find_link(self) -> LinkRefusedError | None:
-        """Return the error for a link to a folder that Lance, which follows links, would clean up.
-
-        Lance opens files by their paths: a link that is made while it cleans up is followed.
-        """
-        store = self.location.store
-        for link in store.list_links(""):
-            if link.is_folder and link.key.partition("/")[0] != MEM_WAL_DIR:
-                try:
-                    store.check_no_link(link.key)
-                except LinkRefusedError as error:
-                    return error
-        return None
-
-    def _decision(
-        self, reason: Reason, message: str, *, objects: int = 0, bytes: int = 0
-    ) -> Decision:
-        return Decision(
-            kind=self.kind,
-            what="old versions",
-            objects=objects,
-            bytes=bytes,
-            reason=reason,
-            message=message,
+    In a dry run, Lance is asked for the files that it would delete. Yields nothing without any.
+    """
+    location, age = context.location, context.options.version_retention
+    decide_all = partial(decide, None, GarbageKind.BASE_VERSIONS, "old versions")
+    if age is None:
+        return
+    if context.pins.damaged:
+        refs = ", ".join(map(str, context.pins.damaged))
+        message = f"Lance cannot tell what to keep while it cannot read {refs}"
+        yield decide_all(Extent(), (Reason.TAG, message, None))
+        return
+    link = _find_link(location.store)
+    if link is not None:
+        yield decide_all(Extent(), (Reason.LINK, str(link), None))
+        return
+    dataset = open_base(location).dataset
+    if not context.options.dry_run:
+        # Lance keeps the version that is open; another process may have committed it just now,
+        # and Lance does not sync its commits.
+        location.store.barrier()
+    bounds: dict[str, object] = {"older_than": age, "error_if_tagged_old_versions": False}
+    with lance_errors(f"cleaning up old versions of {location}"):
+        stats = (
+            dataset.explain_cleanup_old_versions(**bounds).stats
+            if context.options.dry_run
+            else dataset.cleanup_old_versions(**bounds)
         )
+    extent = Extent(int(stats.old_versions), int(stats.bytes_removed))
+    if extent != Extent():
+        message = "older than the retention, not tagged, and no branch starts from them"
+        yield decide_all(extent, (Reason.UNNEEDED, message, None))
+
+
+def _find_link(store: ObjectStore) -> LinkRefusedError | None:
+    """Return the error for a link to a folder that Lance, which follows links, would clean up.
+
+    Lance opens files by their paths: a link that is made while it cleans up is followed.
+    """
+    for link in store.list_links(""):
+        if link.is_folder and link.key.partition("/")[0] != MEM_WAL_DIR:
+            try:
+                store.check_no_link(link.key)
+            except LinkRefusedError as error:
+                return error
+    return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
@@ -99,11 +98,6 @@ class Decision:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delete", self.reason is Reason.UNNEEDED)
-
-
-def moment(time: datetime) -> str:
-    """Return a UTC time as decisions tell it: to the second."""
-    return time.isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

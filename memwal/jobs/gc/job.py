@@ -1,35 +1,79 @@
-"""Garbage collection job: read the pins, collect regions in tasks, then the table's files."""
+"""Garbage collection job: read the pins, collect regions in tasks, then the table's files.
+
+Within a region, each decision is carried out at once. A region that cannot be read is skipped, and
+the others go on. Before every few regions a task checks whether tags or branches have changed, and
+reads the pins again if so.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+from uuid import UUID
 
 from memwal.base_table.refs import delete_torn_tags
 from memwal.base_table.region_marks import check_progress, lost_progress, read_marks
-from memwal.base_table.required_regions import check_regions
+from memwal.base_table.required_regions import check_regions, region_error
 from memwal.base_table.snapshot import open_base
-from memwal.errors import MemWalError
+from memwal.errors import LinkRefusedError, MemWalError
+from memwal.format.paths import manifest_dir, region_dir
 from memwal.jobs.gc.base_table import (
-    BaseVersionCollector,
-    IndexFileCollector,
-    MergeRunCollector,
-    ReadTagCollector,
-    StagedManifestCollector,
-    TemporaryFileCollector,
+    collect_base_versions,
+    collect_index_files,
+    collect_read_tags,
+    collect_staged_files,
 )
-from memwal.jobs.gc.collector import Collector, GcContext
-from memwal.jobs.gc.decision import CollectionResult, CollectionTally, Reason
-from memwal.jobs.gc.pins import read_pins
-from memwal.jobs.gc.region import GcTask, run_gc_task
-from memwal.jobs.job import guarded, run_in_process
+from memwal.jobs.gc.collector import Extent, GcContext, RegionState, decide
+from memwal.jobs.gc.decision import (
+    CollectionResult,
+    CollectionTally,
+    Decision,
+    GarbageKind,
+    Reason,
+)
+from memwal.jobs.gc.generations import (
+    collect_dropped_folders,
+    collect_generations,
+    collect_orphans,
+)
+from memwal.jobs.gc.history import read_history
+from memwal.jobs.gc.pins import Why, read_pins, read_refs
+from memwal.jobs.gc.wal import collect_log, collect_manifests
+from memwal.jobs.job import Guard, guarded, run_in_process, shares
 from memwal.jobs.options import GcOptions
-from memwal.jobs.progress import Meter, Unit, reporting, run_metered
-from memwal.region.manifest_store import discover_regions
+from memwal.jobs.progress import Unit, run_tasks
+from memwal.region.manifest_store import RegionManifestStore, discover_regions
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
+from memwal.util.concurrency import map_parallel
+
+# Before each group of so many regions, tags and branches are checked for changes.
+_REGIONS_PER_CHECK = 64
+
+REGION_COLLECTORS: Final[dict[GarbageKind, Callable[[RegionState], Iterator[Decision]]]] = {
+    GarbageKind.FOLDER: collect_dropped_folders,
+    GarbageKind.ORPHAN: collect_orphans,
+    GarbageKind.LOG: collect_log,
+    GarbageKind.MANIFESTS: collect_manifests,
+    GarbageKind.GENERATION: collect_generations,
+}
+"""Collectors of a region, in the order in which they run.
+
+All of them decide from one read of the manifests, and generations are dropped last: what a run
+drops, it cannot delete, whatever the clocks say.
+"""
+
+TABLE_COLLECTORS: Final[dict[GarbageKind, Callable[[GcContext], Iterator[Decision]]]] = {
+    GarbageKind.READ: collect_read_tags,
+    GarbageKind.INDEX: collect_index_files,
+    GarbageKind.STAGING: collect_staged_files,
+    GarbageKind.BASE_VERSIONS: collect_base_versions,
+}
+"""Collectors of objects of no region, in the order in which they run."""
 
 
 def collect_garbage(
@@ -74,18 +118,22 @@ def collect_garbage(
         # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
         location.store.barrier()
     sent = replace(options, run=run_in_process, guard=None, progress=None)
-    context = GcContext(options=sent, now=now, pins=pins, marks=marks)
-    count = min(options.max_tasks or 1, len(regions))
-    shares = [tuple(regions[start::count]) for start in range(count)]
-    tasks = [GcTask(location, share, context.of_regions(share)) for share in shares]
+    context = GcContext(location=location, options=sent, now=now, pins=pins, marks=marks)
+    tasks = [
+        GcTask(share, context.of_regions(share)) for share in shares(regions, options.max_tasks)
+    ]
     tally = CollectionTally(explain=options.explain)
     tally.warnings += pins.problems
     tally.warnings += [pin.message for pin in pins.pins if pin.reason is Reason.UNREADABLE]
-    with span("memwal.collect.regions", location), reporting(options.progress) as report:
-        meter = Meter(report, job="gc", step="collecting", unit=Unit.REGIONS, total=len(regions))
-        run_task = guarded(run_gc_task, options.guard)
-        outcomes: list[CollectionTally] = run_metered(
-            options, tasks, run_task, meter, lambda task: len(task.regions)
+    with span("memwal.collect.regions", location):
+        outcomes: list[CollectionTally] = run_tasks(
+            options,
+            tasks,
+            guarded(run_gc_task, options.guard),
+            job="gc",
+            step="collecting",
+            unit=Unit.REGIONS,
+            weight=lambda task: len(task.regions),
         )
     for outcome in outcomes:
         tally.merge(outcome)
@@ -93,8 +141,8 @@ def collect_garbage(
         options.guard()
     try:
         with span("memwal.collect.table", location):
-            for collector in table_collectors(location):
-                for decision in collector.collect(context):
+            for collect in TABLE_COLLECTORS.values():
+                for decision in collect(context):
                     tally.add(decision)
     except MemWalError as error:
         tally.warnings.append(f"files of the table itself: not collected: {error}")
@@ -110,13 +158,82 @@ def collect_garbage(
     )
 
 
-def table_collectors(location: TableLocation) -> list[Collector]:
-    """Return the collectors of objects of no region, in the order in which they run."""
-    return [
-        ReadTagCollector(location),
-        IndexFileCollector(location),
-        StagedManifestCollector(location),
-        MergeRunCollector(location),
-        TemporaryFileCollector(location),
-        BaseVersionCollector(location),
-    ]
+@dataclass(frozen=True, slots=True)
+class GcTask:
+    """Regions that one worker collects."""
+
+    regions: tuple[UUID, ...]
+    context: GcContext  # with the pins of these regions when the job was planned
+
+
+def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> CollectionTally:
+    """Collect the task's regions in parallel. One that cannot be read is reported and skipped.
+
+    ``guard`` is called before each group of regions. Raises MemWalError if tags or branches changed
+    and the pins cannot be read again.
+    """
+    context, location = task.context, task.context.location
+    tally = CollectionTally(explain=context.options.explain)
+    for start in range(0, len(task.regions), _REGIONS_PER_CHECK):
+        if guard is not None:
+            guard()
+        if read_refs(location) != context.pins.refs:
+            pins = read_pins(location, context.options, now=context.now)
+            if not context.options.dry_run:
+                location.store.barrier()
+            context = replace(context, pins=pins.of_regions(task.regions))
+        group = task.regions[start : start + _REGIONS_PER_CHECK]
+        for outcome in map_parallel(partial(_collect_region, context), group):
+            tally.merge(outcome)
+    return tally
+
+
+def _collect_region(context: GcContext, region_id: UUID) -> CollectionTally:
+    """Collect a region, and report a failure instead of raising it."""
+    tally = CollectionTally(explain=context.options.explain)
+    try:
+        for decision in collect_region(context, region_id):
+            tally.add(decision)
+        return tally
+    except LinkRefusedError as error:
+        why: Why = Reason.LINK, str(error), None
+    except MemWalError as error:
+        tally.warnings.append(f"region {region_id}: not collected: {error}")
+        message = f"what is in use cannot be read, so nothing more is deleted: {error}"
+        why = Reason.UNREADABLE, message, None
+    tally.add(decide(region_id, GarbageKind.REGION, str(region_id), Extent(), why))
+    return tally
+
+
+def collect_region(context: GcContext, region_id: UUID) -> Iterator[Decision]:
+    """Collect one region, and yield each decision after it was carried out.
+
+    Raises LinkRefusedError if a symbolic link leads to its manifests: nothing is deleted then.
+    If something cannot be read or deleted, the rest of the region stays as it is.
+    """
+    store = context.location.store
+    manifests = RegionManifestStore(store, region_id)
+    # Behind a link, the manifests could be those of a region of another table, whose generations
+    # must not be dropped for the progress of this one.
+    store.check_no_link(manifest_dir(region_id))
+    # Folders before the manifests: a folder that the latest manifest does not name was not named
+    # when it was listed.
+    folders = tuple(store.list_folders(region_dir(region_id)))
+    history = read_history(manifests, expired=context.expired)
+    # The manifest is read after the base table, and what is merged was flushed before. If it is
+    # not so, one of the two was replaced or damaged, and what is not merged could be deleted.
+    error = region_error(
+        store,
+        region_id,
+        None if history is None else history.latest,
+        context.marks.get(region_id),
+        context.pins.removable(region_id),
+    )
+    if error is not None:
+        raise error
+    if history is None:
+        # A claim that died before its first manifest.
+        return
+    region = RegionState(context=context, manifests=manifests, history=history, folders=folders)
+    for collect in REGION_COLLECTORS.values():
+        yield from collect(region)

@@ -39,7 +39,7 @@ from memwal.base_table.refs import (
 )
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.gc.decision import Reason, moment
+from memwal.jobs.gc.decision import Reason
 from memwal.jobs.gc.history import StoredVersions, progress_of
 from memwal.jobs.options import GcOptions
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 Refs = tuple[tuple[str, int, datetime], ...]
 """Key, size and time of each object that is a tag or a branch."""
+
+Why = tuple[Reason, str, datetime | None]
+"""Reason of a decision, its message, and the time until which an object is kept, if it is known."""
 
 
 def read_refs(location: TableLocation) -> Refs:
@@ -92,7 +95,12 @@ class Pin:
     message: str  # the user of the table that pins newer generations
     # Newest generation that is not pinned, by region; 0 for regions that are missing.
     generations: Mapping[UUID, int]
-    until: str | None = None  # when the pin ends by itself
+    until: datetime | None = None  # when the pin ends by itself
+
+    @property
+    def why(self) -> Why:
+        """The reason for keeping what is pinned."""
+        return self.reason, self.message, self.until
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that is not pinned; 0 for none."""
@@ -212,12 +220,10 @@ def _pins_of_versions(
         # recent version it stands for the ones after it, which had nothing merged.
         if progress is None and version != recent:
             continue
-        until = None
-        if reason is Reason.READ:
-            until = moment(reads[version]) if version in reads else None
-        elif reason is Reason.RETENTION:
-            replaced = versions.replaced_at(version)
-            until = None if replaced is None else moment(replaced + options.retention)
+        until = reads.get(version) if reason is Reason.READ else None
+        newer = versions.replaced_at(version) if reason is Reason.RETENTION else None
+        if newer is not None:
+            until = newer + options.retention
         yield Pin(reason=reason, message=message, generations=dict(progress or {}), until=until)
 
 

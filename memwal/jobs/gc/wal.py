@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar
 from uuid import UUID
 
 import numpy as np
@@ -19,8 +18,9 @@ import numpy.typing as npt
 
 from memwal.format.paths import APPLIED_DIR, manifest_dir, parse_wal_name, wal_dir, wal_key
 from memwal.format.region_manifest import INCARNATION_NUMBERS
-from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason, moment
+from memwal.jobs.gc.collector import Extent, RegionState, decide
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
+from memwal.jobs.gc.pins import Why
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.lsm.wal.log import lost_log_error
 from memwal.storage.object_store import ObjectStore
@@ -56,152 +56,98 @@ class LogEntries:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LogCollector:
-    """Deletes log entries that neither a kept generation nor a replay needs."""
-
-    kind: ClassVar[GarbageKind] = GarbageKind.LOG
-    region: RegionState
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about the log, in up to five ranges."""
-        region = self.region
-        entries = LogEntries.list(region.store, region.region_id)
-        newest = int(entries.positions.max(initial=0))
-        lost = lost_log_error(
-            region.store, region.region_id, region.history.latest.last_logged, newest=newest
-        )
-        if lost is not None:
-            raise lost
-        for positions, decision in self._decide(entries, context):
-            yield carry_out(
-                decision,
-                region.store,
-                wal_dir(region.region_id),
-                partial(self._delete, positions),
-                dry_run=context.options.dry_run,
+def collect_log(region: RegionState) -> Iterator[Decision]:
+    """Delete entries of the log that neither a kept generation nor a replay needs."""
+    store, region_id = region.store, region.region_id
+    entries = LogEntries.list(store, region_id)
+    newest = int(entries.positions.max(initial=0))
+    lost = lost_log_error(store, region_id, region.history.latest.last_logged, newest=newest)
+    if lost is not None:
+        raise lost
+    for selected, why in _decide_log(entries, region):
+        if selected.any():
+            positions = entries.positions[selected]
+            extent = Extent(len(positions), int(entries.sizes[selected].sum()))
+            what = _range(*positions[[0, -1]].tolist())
+            yield region.context.carry_out(
+                decide(region_id, GarbageKind.LOG, what, extent, why),
+                wal_dir(region_id),
+                partial(_delete_entries, region, positions),
             )
 
-    def _delete(self, positions: LogPositions) -> None:
-        region = self.region
-        # If the region had no such folder when it was listed, no entry that is old enough to be
-        # deleted is a step.
-        if APPLIED_DIR in region.folders:
-            write_book_before_delete(region.store, region.region_id, until=int(positions.max()))
-        # Oldest first as far as the store keeps an order. A run that dies in between may leave some
-        # in front of others that are gone: all of them are before the position where a replay
-        # begins, where no process reads.
-        region.store.delete_many(
-            wal_key(region.region_id, position) for position in positions.tolist()
+
+def _delete_entries(region: RegionState, positions: LogPositions) -> None:
+    # If the region had no such folder when it was listed, no entry that is old enough to be
+    # deleted is a step.
+    if APPLIED_DIR in region.folders:
+        write_book_before_delete(region.store, region.region_id, until=int(positions.max()))
+    # Oldest first as far as the store keeps an order. A run that dies in between may leave some
+    # in front of others that are gone: all of them are before the position where a replay
+    # begins, where no process reads.
+    region.store.delete_many(wal_key(region.region_id, position) for position in positions.tolist())
+
+
+def _decide_log(entries: LogEntries, region: RegionState) -> Iterator[tuple[Mask, Why]]:
+    """Yield the entries of up to five ranges, each with the reason for deleting or keeping it."""
+    context, history, grace = region.context, region.history, region.context.options.grace
+    bound = history.settled.replay_after if history.settled is not None else 0
+    positions, times = entries.positions, entries.times
+    newest = positions == positions.max(initial=0)
+    replay = ~newest & (positions > history.latest.replay_after)
+    needed = ~newest & ~replay & (positions > bound)
+    young = ~newest & ~replay & ~needed & (times > context.expired.timestamp())
+    earlier = positions < history.latest.incarnation * INCARNATION_NUMBERS
+    garbage = ~(newest | replay | needed | young | earlier)
+    yield garbage, (Reason.UNNEEDED, "flushed into generations that are no longer kept", None)
+    end = datetime.fromtimestamp(times[young].max(initial=0), UTC) + grace
+    yield young, (Reason.GRACE, "written within the grace period", end)
+    if history.latest.flushed:
+        message = (
+            f"generation {history.oldest_kept} is kept, and they hold rows of it or of newer "
+            "generations"
         )
-
-    def _decide(
-        self, entries: LogEntries, context: GcContext
-    ) -> Iterator[tuple[LogPositions, Decision]]:
-        """Yield each range of entries with the decision about it."""
-        history, grace = self.region.history, context.options.grace
-        bound = history.settled.replay_after if history.settled is not None else 0
-        positions, times = entries.positions, entries.times
-        newest = positions == positions.max(initial=0)
-        replay = ~newest & (positions > history.latest.replay_after)
-        needed = ~newest & ~replay & (positions > bound)
-        young = ~newest & ~replay & ~needed & (times > context.expired.timestamp())
-        earlier = positions < history.latest.incarnation * INCARNATION_NUMBERS
-        garbage = ~(newest | replay | needed | young | earlier)
-        if garbage.any():
-            message = "flushed into generations that are no longer kept"
-            yield self._range(entries, garbage, Reason.UNNEEDED, message)
-        if young.any():
-            end = times[young].max() + grace.total_seconds()
-            until = moment(datetime.fromtimestamp(end, UTC))
-            message = "written within the grace period"
-            yield self._range(entries, young, Reason.GRACE, message, until)
-        if needed.any() and history.latest.flushed:
-            message = (
-                f"generation {history.oldest_kept} is kept, and they hold rows of it or of newer "
-                "generations"
-            )
-            yield self._range(entries, needed, Reason.GENERATION_KEPT, message)
-        elif needed.any():
-            until = moment(history.written(history.latest.version) + grace)
-            message = "their generations were dropped within the grace period"
-            yield self._range(entries, needed, Reason.GRACE, message, until)
-        if replay.any():
-            message = "not flushed: the next writer that claims the region replays them"
-            yield self._range(entries, replay, Reason.REPLAY, message)
-        if newest.any():
-            message = "the newest entry is always kept: it marks the end of the log"
-            yield self._range(entries, newest, Reason.NEWEST_ENTRY, message)
-
-    def _range(
-        self,
-        entries: LogEntries,
-        selected: Mask,
-        reason: Reason,
-        message: str,
-        until: str | None = None,
-    ) -> tuple[LogPositions, Decision]:
-        positions = entries.positions[selected]
-        first, last = positions[[0, -1]].tolist()
-        return positions, Decision(
-            kind=self.kind,
-            what=f"{first}..{last}" if last > first else str(first),
-            region_id=str(self.region.region_id),
-            objects=len(positions),
-            bytes=int(entries.sizes[selected].sum()),
-            reason=reason,
-            message=message,
-            until=until,
-        )
+        yield needed, (Reason.GENERATION_KEPT, message, None)
+    else:
+        end = history.written(history.latest.version) + grace
+        message = "their generations were dropped within the grace period"
+        yield needed, (Reason.GRACE, message, end)
+    message = "not flushed: the next writer that claims the region replays them"
+    yield replay, (Reason.REPLAY, message, None)
+    message = "the newest entry is always kept: it marks the end of the log"
+    yield newest, (Reason.NEWEST_ENTRY, message, None)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestCollector:
-    """Deletes the manifest versions before the one that bounds the log.
+def collect_manifests(region: RegionState) -> Iterator[Decision]:
+    """Delete the manifest versions before the one that bounds the log, in up to two ranges.
 
     That version stays, and so does everything newer: later bounds are read from those. Versions are
     deleted oldest first, one by one. While a version exists, no version after it was ever trimmed;
     by this, a process that was paused tells the end of the history from a gap in it.
     """
-
-    kind: ClassVar[GarbageKind] = GarbageKind.MANIFESTS
-    region: RegionState
-
-    def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Decide about the stored versions, in up to two ranges."""
-        region, history = self.region, self.region.history
-        first_needed = history.settled.version if history.settled is not None else 0
-        stored = sorted(history.objects)
-        old = [version for version in stored if version < first_needed]
-        needed = [version for version in stored if version >= first_needed]
-        if old:
-            message = "no process reads them, and a newer one bounds the log"
-            yield carry_out(
-                self._decision(old, Reason.UNNEEDED, message),
-                region.store,
+    history = region.history
+    first_needed = history.settled.version if history.settled is not None else 0
+    stored = sorted(history.objects)
+    old = [version for version in stored if version < first_needed]
+    needed = [version for version in stored if version >= first_needed]
+    garbage: Why = Reason.UNNEEDED, "no process reads them, and a newer one bounds the log", None
+    message = "the newest version, and those that tell from where on the log is needed"
+    for versions, why in ((old, garbage), (needed, (Reason.MANIFEST_NEEDED, message, None))):
+        if versions:
+            extent = Extent(len(versions), sum(history.objects[v].size for v in versions))
+            what = _range(versions[0], versions[-1])
+            yield region.context.carry_out(
+                decide(region.region_id, GarbageKind.MANIFESTS, what, extent, why),
                 manifest_dir(region.region_id),
-                partial(self._delete, old),
-                dry_run=context.options.dry_run,
+                partial(_delete_manifests, region, versions),
             )
-        message = "the newest version, and those that tell from where on the log is needed"
-        yield self._decision(needed, Reason.MANIFEST_NEEDED, message)
 
-    def _delete(self, versions: list[int]) -> None:
-        region, history = self.region, self.region.history
-        # The hint names a version that stays before any version is deleted.
-        region.manifests.refresh_hint(history.latest.version)
-        for version in versions:
-            region.store.delete(history.objects[version].key)
 
-    def _decision(self, versions: list[int], reason: Reason, message: str) -> Decision:
-        history = self.region.history
-        first, last = versions[0], versions[-1]
-        return Decision(
-            kind=self.kind,
-            what=f"{first}..{last}" if last > first else str(first),
-            region_id=str(self.region.region_id),
-            objects=len(versions),
-            bytes=sum(history.objects[version].size for version in versions),
-            reason=reason,
-            message=message,
-        )
+def _delete_manifests(region: RegionState, versions: list[int]) -> None:
+    # The hint names a version that stays before any version is deleted.
+    region.manifests.refresh_hint(region.history.latest.version)
+    for version in versions:
+        region.store.delete(region.history.objects[version].key)
+
+
+def _range(first: int, last: int) -> str:
+    return f"{first}..{last}" if last > first else str(first)

@@ -50,7 +50,7 @@ from memwal.jobs.index.unindexable import (
 )
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import IndexOptions
-from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
+from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.indexes.catchup import (
     covers,
     describe_index,
@@ -158,11 +158,6 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     ConflictError
         Other commits kept getting in between.
     """
-    with reporting(options.progress) as report:
-        return _build_indexes(location, options, report)
-
-
-def _build_indexes(location: TableLocation, options: IndexOptions, report: Report) -> JobResult:
     started = time.monotonic()
     base = start = open_base(location)
     base.require_mem_wal()
@@ -187,7 +182,7 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
         # After this many lost rounds each index is left to one task, which retries longer.
         parts = (options.max_tasks or 1) if attempt < _MAX_ROUNDS - 1 else 1
         plan = _plan(base, built, start, replace(options, max_tasks=parts))
-        if not plan or not _run_plan(base, plan, options, tally, report):
+        if not plan or not _run_plan(base, plan, options, tally):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
@@ -359,13 +354,17 @@ def _run_plan(
     plan: Sequence[IndexTask | PartTask],
     options: IndexOptions,
     tally: _BuildTally,
-    report: Report,
 ) -> bool:
     """Run tasks and commit the parts. Returns True if an index may still be behind."""
-    total = sum(task.rows for task in plan)
-    meter = Meter(report, job="index", step="indexing", unit=Unit.ROWS, total=total)
-    run = guarded(run_task, options.guard)
-    results = run_metered(options, plan, run, meter, lambda task: task.rows)
+    results = run_tasks(
+        options,
+        plan,
+        guarded(run_task, options.guard),
+        job="index",
+        step="indexing",
+        unit=Unit.ROWS,
+        weight=lambda task: task.rows,
+    )
     tally.tasks += len(plan)
     tally.indexes |= {task.index for task in plan}
     parts: dict[str, list[Index]] = {}

@@ -45,7 +45,7 @@ from memwal.format.paths import DATA_DIR
 from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
-from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
+from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.indexes.catchup import with_complete_coverage
 from memwal.storage.location import TableLocation
 from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
@@ -80,11 +80,6 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         Metrics ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` if some met
         other commits; a warning if the job gave up because of that.
     """
-    with reporting(options.progress) as report:
-        return _compact(location, options, report)
-
-
-def _compact(location: TableLocation, options: CompactOptions, report: Report) -> JobResult:
     started = time.monotonic()
     tasks = commits = failures = lost_writes = 0
     metrics = {"fragments_removed": 0, "fragments_added": 0}
@@ -100,15 +95,14 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
         and (rewrites := _plan(base, options, budget, chosen))
     ):
         tasks += len(rewrites)
-        meter = Meter(
-            report,
+        results: list[RewriteResult | None] = run_tasks(
+            options,
+            rewrites,
+            run_rewrite_task,
             job="compact",
             step="compacting",
             unit=Unit.ROWS,
-            total=sum(rewrite.rows for rewrite in rewrites),
-        )
-        results: list[RewriteResult | None] = run_metered(
-            options, rewrites, run_rewrite_task, meter, lambda rewrite: rewrite.rows
+            weight=lambda rewrite: rewrite.rows,
         )
         refused = [task for task, done in zip(rewrites, results, strict=True) if done is None]
         if refused:

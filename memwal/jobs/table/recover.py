@@ -28,9 +28,9 @@ from memwal.base_table.required_regions import TableRegions, read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, MemWalError, RegionFencedError
 from memwal.format.region_manifest import RegionManifest, RegionStatus
-from memwal.jobs.job import Guard, JobResult, guarded
+from memwal.jobs.job import Guard, JobResult, guarded, shares
 from memwal.jobs.options import RecoverOptions
-from memwal.jobs.progress import Meter, Unit, reporting, run_metered
+from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
@@ -103,16 +103,16 @@ def recover(
     base = found.base
     unflushed = _unflushed_regions(found, options, now=clock())
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
-    count = min(options.max_tasks or 1, len(regions))
-    tasks = [RecoverTask(location, tuple(regions[number::count])) for number in range(count)]
-    with reporting(options.progress) as report:
-        meter = Meter(
-            report, job="recover", step="recovering", unit=Unit.REGIONS, total=len(regions)
-        )
-        run_task = guarded(run_recover_task, options.guard)
-        outcomes: list[RecoverOutcome] = run_metered(
-            options, tasks, run_task, meter, lambda task: len(task.regions)
-        )
+    tasks = [RecoverTask(location, share) for share in shares(regions, options.max_tasks)]
+    outcomes: list[RecoverOutcome] = run_tasks(
+        options,
+        tasks,
+        guarded(run_recover_task, options.guard),
+        job="recover",
+        step="recovering",
+        unit=Unit.REGIONS,
+        weight=lambda task: len(task.regions),
+    )
     flushed = sum((outcome.flushed for outcome in outcomes), FlushedLog())
     return JobResult(
         job="recover",

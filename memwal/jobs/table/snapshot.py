@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -38,9 +38,9 @@ from memwal.errors import (
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.job import Guard, JobResult, guarded
+from memwal.jobs.job import Guard, JobResult, guarded, shares
 from memwal.jobs.options import SnapshotOptions
-from memwal.jobs.progress import Meter, Unit, reporting, run_metered
+from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.wal.log import find_tip
 from memwal.region.manifest_store import (
     RegionManifestStore,
@@ -102,13 +102,17 @@ def build_snapshot(
     taken_at = int(clock() * 1000)
     marks = read_marks(location.store)
     regions = discover_regions(location.store)
-    tasks = _divide(location, regions, options.max_tasks or 1)
-    with reporting(options.progress) as report:
-        meter = Meter(report, job="snapshot", step="reading", unit=Unit.REGIONS, total=len(regions))
-        run_task = guarded(run_snapshot_task, options.guard)
-        outcomes: list[SnapshotOutcome] = run_metered(
-            options, tasks, run_task, meter, lambda task: len(task.regions)
-        )
+    count = min(options.max_tasks or 1, -(-len(regions) // _TASK_REGIONS))
+    tasks = [SnapshotTask(location, share) for share in shares(regions, count)]
+    outcomes: list[SnapshotOutcome] = run_tasks(
+        options,
+        tasks,
+        guarded(run_snapshot_task, options.guard),
+        job="snapshot",
+        step="reading",
+        unit=Unit.REGIONS,
+        weight=lambda task: len(task.regions),
+    )
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
     before = open_base(location)
     check_regions(before, marks, {manifest.region_id: manifest for manifest in manifests})
@@ -182,13 +186,12 @@ def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> Snap
     )
 
 
-def _divide(location: TableLocation, regions: Sequence[UUID], max_tasks: int) -> list[SnapshotTask]:
-    count = min(max_tasks, -(-len(regions) // _TASK_REGIONS))
-    return [SnapshotTask(location, tuple(regions[number::count])) for number in range(count)]
-
-
 def _with_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:
     """Return the manifest with the tip of its log, and whether the stored hint was updated."""
+
+    def change(latest: RegionManifest) -> RegionManifest | None:
+        return None if latest.wal_last_seen >= newest else replace(latest, wal_last_seen=newest)
+
     start = manifest.last_logged + 1
     # The newest entry may be torn, and a claim would then write its own entry in its place.
     newest = find_tip(location.store, manifest.region_id, start=start) - 2
@@ -199,17 +202,9 @@ def _with_tip(location: TableLocation, manifest: RegionManifest) -> tuple[Region
         # Lance does not sync entries on a local disk. A claim refuses a log that is shorter than
         # the hint, so the hint must not survive a crash of the machine that loses entries.
         location.store.barrier()
-        return _update_hint(location, manifest.region_id, newest), True
+        manifests = RegionManifestStore(location.store, manifest.region_id)
+        return manifests.update(change, attempts=3), True
     except (ConflictError, StoreError) as error:
         # The hint would only have saved the next claim some requests.
         logger.info("hint of region %s not updated: %s", manifest.region_id, error)
         return replace(manifest, wal_last_seen=newest), False
-
-
-def _update_hint(location: TableLocation, region_id: UUID, newest: int) -> RegionManifest:
-    def change(latest: RegionManifest) -> RegionManifest | None:
-        if latest.wal_last_seen >= newest:
-            return None
-        return replace(latest, wal_last_seen=newest)
-
-    return RegionManifestStore(location.store, region_id).update(change, attempts=3)

@@ -22,7 +22,7 @@ from memwal.errors import CorruptDataError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.options import GcOptions, VerifyOptions
-from memwal.jobs.progress import Meter, Unit, reporting, run_metered
+from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.verify.base_table import (
     ReadableBase,
     check_files,
@@ -235,16 +235,19 @@ def verify(
     """
     started = time.monotonic()
     tasks = plan_verify(location, options, now=datetime.fromtimestamp(clock(), UTC))
-    regions = sum(len(task.regions) for task in tasks)
-    with reporting(options.progress) as report:
-        meter = Meter(report, job="verify", step="verifying", unit=Unit.REGIONS, total=regions)
-        outcomes: list[tuple[int, tuple[Finding, ...]]] = run_metered(
-            options, tasks, run_verify_task, meter, lambda task: len(task.regions)
-        )
+    outcomes: list[tuple[int, tuple[Finding, ...]]] = run_tasks(
+        options,
+        tasks,
+        run_verify_task,
+        job="verify",
+        step="verifying",
+        unit=Unit.REGIONS,
+        weight=lambda task: len(task.regions),
+    )
     return VerifyReport(
         table=location.uri,
         version=max(version for version, _ in outcomes),
-        regions=regions,
+        regions=sum(len(task.regions) for task in tasks),
         tasks=len(tasks),
         seconds=time.monotonic() - started,
         findings=worst_first(finding for _, findings in outcomes for finding in findings),

@@ -14,7 +14,7 @@ from memwal.errors import MemWalError, NewerFormatError, ObjectNotFoundError, St
 from memwal.format.lance_files import FileKind
 from memwal.format.lance_manifest import named_files
 from memwal.format.paths import VERSIONS_DIR
-from memwal.jobs.job import run_in_process
+from memwal.jobs.job import run_in_process, shares
 from memwal.jobs.options import VerifyOptions
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
@@ -42,10 +42,11 @@ def plan_verify(
     """Plan one task for the base table, and at most ``max_tasks`` for the regions."""
     regions = options.regions
     region_ids = discover_regions(location.store) if regions is None else sorted(set(regions))
-    count = min(options.max_tasks or 1, len(region_ids))
-    shares = [(), *(tuple(region_ids[start::count]) for start in range(count))]
     sent = replace(options, run=run_in_process, progress=None)
-    return tuple(VerifyTask(location, share, sent, now) for share in shares)
+    return tuple(
+        VerifyTask(location, share, sent, now)
+        for share in [(), *shares(region_ids, options.max_tasks)]
+    )
 
 
 class Unreadable(Exception):

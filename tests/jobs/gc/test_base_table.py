@@ -20,7 +20,7 @@ from memwal.base_table.region_snapshot import read_snapshot
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import GarbageKind, Reason
-from memwal.jobs.gc.base_table import IndexFileCollector
+from memwal.jobs.gc.base_table import collect_index_files
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.pins import Pins
 from memwal.jobs.options import GcOptions, SnapshotOptions
@@ -109,7 +109,7 @@ class TestIndexFiles:
             # As if the version that the branch started from had been cleaned up.
             if path.name != min(p.name for p in path.parent.glob("*.manifest")):
                 path.unlink()
-        decisions = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
+        decisions = collect_index_files(rehearsal(indexed, 100 * DAY))
         assert not {str(uuid) for uuid in shared} & {decision.what for decision in decisions}
 
     def test_of_a_build_that_commits_meanwhile_stay(
@@ -122,7 +122,7 @@ class TestIndexFiles:
         pause = store.pause("list", "_versions")
 
         def unnamed() -> set[str]:
-            decisions = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
+            decisions = collect_index_files(rehearsal(indexed, 100 * DAY))
             return {decision.what for decision in decisions}
 
         with pause.holding(unnamed) as running:
@@ -133,8 +133,8 @@ class TestIndexFiles:
         self, indexed: memwal.Table
     ) -> None:
         name = leave_index(indexed)
-        collector = IndexFileCollector(indexed.location, max_versions=3)
-        decisions = {d.what: d for d in collector.collect(rehearsal(100 * DAY))}
+        found = collect_index_files(rehearsal(indexed, 100 * DAY), max_versions=3)
+        decisions = {d.what: d for d in found}
         assert decisions[name].reason is Reason.TOO_MANY_VERSIONS
         assert not any(decision.delete for decision in decisions.values())
 
@@ -152,7 +152,7 @@ class TestIndexFiles:
         table = make_table(maintained_indexes=["id_idx"])
         store = faults.of(table.location)
         store.clear()
-        assert list(IndexFileCollector(table.location).collect(rehearsal(0))) == []
+        assert list(collect_index_files(rehearsal(table, 0))) == []
         assert store.count("*") <= 5, store.calls
 
     def test_and_lances_own_clean_up_do_not_meet(self, indexed: memwal.Table) -> None:
@@ -278,7 +278,7 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
     return replace(details, num_regions=7)
 
 
-def rehearsal(seconds: float) -> GcContext:
+def rehearsal(table: memwal.Table, seconds: float) -> GcContext:
     """A dry run, so many seconds from now."""
     now = datetime.now(UTC) + timedelta(seconds=seconds)
-    return GcContext(options=GcOptions(), now=now, pins=Pins(()), marks={})
+    return GcContext(location=table.location, options=GcOptions(), now=now, pins=Pins(()), marks={})
