@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from random import Random
+from types import SimpleNamespace
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
@@ -31,8 +32,8 @@ from memwal.errors import (
 )
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.job import collect_region
 from memwal.jobs.gc.pins import Pin, Pins
-from memwal.jobs.gc.region import collect_region
 from memwal.jobs.options import GcOptions
 from memwal.lsm.wal.follow import LogFollower, UnflushedLog
 from memwal.region.manifest_store import RegionManifestStore
@@ -237,10 +238,15 @@ class Client:
                 ),
             )
         )
-        context = GcContext(options=options, now=now, pins=pins, marks=read_marks(self.store))
+        context = GcContext(
+            location=SimpleNamespace(store=self.store),
+            options=options,
+            now=now,
+            pins=pins,
+            marks=read_marks(self.store),
+        )
         for region in self.lake.regions:
-            manifests = RegionManifestStore(self.store, region)
-            for decision in collect_region(self.store, manifests, context):
+            for decision in collect_region(context, region):
                 if decision.delete:
                     self.world.tell(f"collects {decision.kind} {decision.what} of {region.int}")
 
