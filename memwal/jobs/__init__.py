@@ -2,8 +2,7 @@
 
 Names, from a policy to a result:
 
-* :class:`~memwal.jobs.status.TableStatus` and :class:`~memwal.jobs.due.Measurements`: what a policy
-  limits, read from a table;
+* :class:`~memwal.jobs.status.TableStatus`: what a policy limits, read from a table;
 * :class:`~memwal.jobs.due.Due`: the decision to run a job now, and why;
 * a *task*, such as :class:`~memwal.jobs.merge.job.MergeTask`: a part of a job for one worker, small
   and picklable. Tasks of a job are disjoint;

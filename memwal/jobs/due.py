@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -35,74 +35,25 @@ class Due(JsonRecord):
     """UUIDs of the regions to merge; empty for the other jobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
-    """Measurements that a policy limits, beside the backlog of the regions.
-
-    None means unknown, or that there was none yet, and reaches no limit.
-    """
-
-    base_rows: int | None = None
-    index_generations: int = 0  # of the index that is furthest behind
-    # Names of those that miss rows which they cover, or files.
-    bad_indexes: tuple[str, ...] = ()
-    index_rows: int | None = None  # of the base table, that one of the indexes does not cover
-    seconds_since_index: float | None = None
-    seconds_since_gc: float | None = None
-    seconds_since_quality: float | None = None
-    snapshot_age_seconds: float | None = None
-    changed_regions: int | None = None  # since the snapshot
-    reclaimable_bytes: int | None = None
-    small_fragments: int | None = None
-    deleted_percent: float | None = None  # of the rows that the base table stores
-
-
 def due(
     status: TableStatus, policy: Policy, *, now: datetime, last_runs: Mapping[str, datetime]
 ) -> dict[str, Due]:
     """Decide for every job of :data:`JOBS` whether it is due, for ``status`` under ``policy``.
 
     ``now`` is aware. ``last_runs`` has the times at which the jobs last succeeded, as of
-    ``History.last_runs``; jobs that never did are absent.
+    ``History.last_runs``; jobs that never did are absent. A measurement that is unknown reaches no
+    limit.
     """
-    measurements = measure(status, now=now, last_runs=last_runs)
-    return evaluate_policy(status.regions, measurements, policy, now=now)
-
-
-def measure(
-    status: TableStatus, *, now: datetime, last_runs: Mapping[str, datetime]
-) -> Measurements:
-    """Return the measures in a status and the last runs; the others stay None."""
-    return Measurements(
-        base_rows=status.base_rows,
-        index_generations=max((lag.generations for lag in status.indexes), default=0),
-        bad_indexes=tuple(lag.name for lag in status.indexes if lag.stale or lag.damaged),
-        index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
-        seconds_since_index=_since("index", now, last_runs),
-        seconds_since_gc=_since("gc", now, last_runs),
-        seconds_since_quality=_since("quality", now, last_runs),
-        snapshot_age_seconds=status.snapshot_age_seconds,
-        changed_regions=status.changed_regions,
-        reclaimable_bytes=status.reclaimable_bytes,
-        small_fragments=status.small_fragments,
-        deleted_percent=status.deleted_percent,
-    )
-
-
-def evaluate_policy(
-    regions: Iterable[RegionBacklog], measured: Measurements, policy: Policy, *, now: datetime
-) -> dict[str, Due]:
-    """Compare measurements with the limits of a policy, as :func:`due` does for a status."""
     window = policy.quiet_window(now)
-    regions = list(regions)
+    since = {job: max(0.0, (now - at).total_seconds()) for job, at in last_runs.items()}
     return {
-        "recover": _recover(regions, policy),
-        "merge": _merge(regions, measured, policy, window),
-        "index": _index(measured, policy, window),
-        "compact": _compact(measured, policy, window),
-        "snapshot": _snapshot(measured, policy, window),
-        "gc": _gc(measured, policy, window),
-        "quality": _quality(measured, policy, window),
+        "recover": _recover(status, policy),
+        "merge": _merge(status, policy, window),
+        "index": _index(status, policy, window, since.get("index")),
+        "compact": _compact(status, policy, window),
+        "snapshot": _snapshot(status, policy, window),
+        "gc": _gc(status, policy, window, since.get("gc")),
+        "quality": _quality(policy, window, since.get("quality")),
     }
 
 
@@ -151,32 +102,30 @@ def _decide(window: str | None, *limits: _Limit, never: str | None = None) -> Du
     return Due(reason=reason, pressure=pressure, critical=critical)
 
 
-def _recover(regions: Iterable[RegionBacklog], policy: Policy) -> Due:
+def _recover(status: TableStatus, policy: Policy) -> Due:
     """Decide about a recovery, which quiet hours do not hold back: it flushes a few regions."""
-    waiting = [region.region_id for region in regions if _needs_recovery(region, policy)]
+    min_age = policy.recover_min_age_seconds
+    ages = [(region.oldest_unflushed_seconds, region.needs_recovery) for region in status.regions]
+    waiting = sum(
+        needs_recovery if min_age is None else age is not None and age >= min_age
+        for age, needs_recovery in ages
+    )
     if not waiting:
         return Due()
     return Due(
-        reason=f"unflushed rows of writers that are closed or dead (regions: {len(waiting)})",
-        pressure=float(len(waiting)),
+        reason=f"unflushed rows of writers that are closed or dead (regions: {waiting})",
+        pressure=float(waiting),
         critical=True,
     )
 
 
-def _needs_recovery(region: RegionBacklog, policy: Policy) -> bool:
-    if policy.recover_min_age_seconds is None:
-        return region.needs_recovery
-    age = region.oldest_unflushed_seconds
-    return age is not None and age >= policy.recover_min_age_seconds
-
-
-def _merge(
-    regions: Sequence[RegionBacklog], measured: Measurements, policy: Policy, window: str | None
-) -> Due:
-    is_cheap = _is_cheap(regions, measured, policy)
+def _merge(status: TableStatus, policy: Policy, window: str | None) -> Due:
+    # Whether a merge compares few enough keys of the base table for the pending rows.
+    most = policy.merge_max_keys_per_row
+    is_cheap = most is None or (status.base_rows or 0) <= most * status.backlog_rows
     decisions = {
         region.region_id: _decide(window, *_region_limits(region, policy, is_cheap=is_cheap))
-        for region in regions
+        for region in status.regions
         if region.backlog_generations
     }
     pressure = max((decision.pressure for decision in decisions.values()), default=0.0)
@@ -196,14 +145,6 @@ def _merge(
         critical=any(decision.critical for decision in decisions.values()),
         regions=tuple(ready),
     )
-
-
-def _is_cheap(regions: Iterable[RegionBacklog], measured: Measurements, policy: Policy) -> bool:
-    """Return whether a merge compares few enough keys of the base table for the pending rows."""
-    if policy.merge_max_keys_per_row is None or measured.base_rows is None:
-        return True
-    pending = sum(region.backlog_rows for region in regions)
-    return measured.base_rows <= policy.merge_max_keys_per_row * pending
 
 
 def _region_limits(region: RegionBacklog, policy: Policy, *, is_cheap: bool) -> list[_Limit]:
@@ -226,100 +167,89 @@ def _region_limits(region: RegionBacklog, policy: Policy, *, is_cheap: bool) -> 
     ]
 
 
-def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
-    bad = measured.bad_indexes
-    since = measured.seconds_since_index
-    if since is not None and since < _BAD_INDEX_SECONDS:
-        # The last build had no way to mend it, or it has just been damaged.
-        bad = ()
-    if not measured.index_generations and not measured.index_rows and not bad:
+def _index(status: TableStatus, policy: Policy, window: str | None, since: float | None) -> Due:
+    # Soon after a build, it had no way to mend an index, or the index has just been damaged.
+    has_tried = since is not None and since < _BAD_INDEX_SECONDS
+    bad = sum(lag.stale or lag.damaged for lag in status.indexes if not has_tried)
+    generations = max((lag.generations for lag in status.indexes), default=0)
+    rows = max((lag.rows for lag in status.indexes if lag.rows is not None), default=None)
+    if not generations and not rows and not bad:
         return Due()
     return _decide(
         window,
-        _Limit("indexes that miss rows or files: {} (limit {})", len(bad), 1),
+        _Limit("indexes that miss rows or files: {} (limit {})", bad, 1),
         _Limit(
-            "{} merged generations not indexed (limit {})",
-            measured.index_generations,
-            policy.index_at_generations,
+            "{} merged generations not indexed (limit {})", generations, policy.index_at_generations
         ),
-        _Limit("{} rows not indexed (limit {})", measured.index_rows, policy.index_at_rows),
+        _Limit("{} rows not indexed (limit {})", rows, policy.index_at_rows),
         _Limit(
             "last index build {} s ago (limit {} s)",
-            measured.seconds_since_index,
+            since,
             policy.index_at_age_seconds,
             policy.quiet_critical_seconds,
         ),
-        never="the indexes were never built" if measured.seconds_since_index is None else None,
+        never="the indexes were never built" if since is None else None,
     )
 
 
-def _compact(measured: Measurements, policy: Policy, window: str | None) -> Due:
+def _compact(status: TableStatus, policy: Policy, window: str | None) -> Due:
     return _decide(
         window,
         _Limit(
-            "{} small fragments (limit {})", measured.small_fragments, policy.compact_min_fragments
+            "{} small fragments (limit {})", status.small_fragments, policy.compact_min_fragments
         ),
         _Limit(
             "{} % of the stored rows are deleted (limit {} %)",
-            measured.deleted_percent,
+            status.deleted_percent,
             policy.compact_deleted_percent,
         ),
     )
 
 
-def _snapshot(measured: Measurements, policy: Policy, window: str | None) -> Due:
-    if measured.changed_regions == 0:
+def _snapshot(status: TableStatus, policy: Policy, window: str | None) -> Due:
+    if status.changed_regions == 0:
         return Due()
     return _decide(
         window,
         _Limit(
             "{} regions changed since the snapshot (limit {})",
-            measured.changed_regions,
+            status.changed_regions,
             policy.snapshot_at_regions,
         ),
         _Limit(
             "last snapshot {} s ago (limit {} s)",
-            measured.snapshot_age_seconds,
+            status.snapshot_age_seconds,
             policy.snapshot_at_age_seconds,
             policy.quiet_critical_seconds,
         ),
-        never="there is no snapshot" if measured.snapshot_age_seconds is None else None,
+        never="there is no snapshot" if status.snapshot_age_seconds is None else None,
     )
 
 
-def _gc(measured: Measurements, policy: Policy, window: str | None) -> Due:
+def _gc(status: TableStatus, policy: Policy, window: str | None, since: float | None) -> Due:
     # Garbage is deleted only after the grace period of its readers: until then a further collection
     # would find the same garbage, and keep it.
-    just_done = (
-        measured.seconds_since_gc is not None
-        and measured.seconds_since_gc < policy.gc_grace_seconds
-    )
-    reclaimable = None if just_done else measured.reclaimable_bytes
+    just_done = since is not None and since < policy.gc_grace_seconds
+    reclaimable = None if just_done else status.reclaimable_bytes
     return _decide(
         window,
         _Limit("{} bytes reclaimable (limit {} bytes)", reclaimable, policy.gc_at_bytes),
         _Limit(
             "last garbage collection {} s ago (limit {} s)",
-            measured.seconds_since_gc,
+            since,
             policy.gc_interval_seconds,
             policy.quiet_critical_seconds,
         ),
-        never="garbage was never collected" if measured.seconds_since_gc is None else None,
+        never="garbage was never collected" if since is None else None,
     )
 
 
-def _quality(measured: Measurements, policy: Policy, window: str | None) -> Due:
+def _quality(policy: Policy, window: str | None, since: float | None) -> Due:
     rules = policy.quality
     if rules is None or not rules.suite or rules.check_schedule_seconds is None:
         return Due()
-    since, every = measured.seconds_since_quality, rules.check_schedule_seconds
     return _decide(
         window,
-        _Limit("last quality check {} s ago (limit {} s)", since, every),
+        _Limit("last quality check {} s ago (limit {} s)", since, rules.check_schedule_seconds),
         never="the quality of the rows was never checked" if since is None else None,
     )
-
-
-def _since(job: str, now: datetime, last_runs: Mapping[str, datetime]) -> float | None:
-    at = last_runs.get(job)
-    return None if at is None else max(0.0, (now - at).total_seconds())

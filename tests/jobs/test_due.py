@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.jobs.due import JOBS, Due, Measurements, due, evaluate_policy, measure
+from memwal.jobs.due import JOBS, Due, due
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 
@@ -99,8 +99,8 @@ def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
     assert decide(status(lag=5), policy, index=0)["index"].reason is not None
     assert decide(status(lag=1), policy, index=900)["index"].reason is not None
     assert decide(status(lag=0), policy, index=1e9)["index"] == Due()
-    figures = Measurements(index_rows=100_000, snapshot_age_seconds=0, seconds_since_gc=0)
-    assert evaluate_policy([], figures, policy, now=NOON)["index"].reason is not None
+    lag = IndexLag(name="id_idx", generations=0, regions=0, rows=100_000)
+    assert decide(replace(status(), indexes=(lag,)), policy, index=0)["index"].reason is not None
     # Rows that a client appended beside the log are in no generation.
     appended = replace(
         status(), indexes=(IndexLag(name="id_idx", generations=0, regions=0, rows=1),)
@@ -131,54 +131,26 @@ def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> N
 
 def test_figures_that_are_known_count() -> None:
     policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_min_fragments=8)
-    calm = Measurements(snapshot_age_seconds=0, seconds_since_gc=0)
-    assert not any(one.reason for one in evaluate_policy([], calm, policy, now=NOON).values())
+    calm = status()
+    assert not any(one.reason for one in decide(calm, policy, index=0, gc=0).values())
     full = replace(
-        calm, changed_regions=3, reclaimable_bytes=100, small_fragments=8, seconds_since_gc=600
+        status(replace(region(1, 0), reclaimable_bytes=100)), changed_regions=3, small_fragments=8
     )
-    found = evaluate_policy([], full, policy, now=NOON)
+    found = decide(full, policy, index=0, gc=600)
     assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
-    sparse = replace(calm, small_fragments=1, deleted_percent=10.0)
-    assert evaluate_policy([], sparse, policy, now=NOON)["compact"].reason is not None
+    sparse = replace(calm, small_fragments=1, base_rows=90, deleted_rows=10)
+    assert decide(sparse, policy)["compact"].reason is not None
     patient = replace(policy, compact_deleted_percent=11)
-    assert evaluate_policy([], sparse, patient, now=NOON)["compact"].reason is None
+    assert decide(sparse, patient)["compact"].reason is None
     unchanged = replace(calm, snapshot_age_seconds=1e9, changed_regions=0)
-    assert evaluate_policy([], unchanged, policy, now=NOON)["snapshot"] == Due()
+    assert decide(unchanged, policy)["snapshot"] == Due()
 
 
 def test_bytes_do_not_bring_a_collection_back_before_readers_had_their_time() -> None:
     policy = Policy(gc_at_bytes=100, gc_grace_seconds=600)
-    figures = Measurements(snapshot_age_seconds=0, seconds_since_gc=599, reclaimable_bytes=100)
-    assert evaluate_policy([], figures, policy, now=NOON)["gc"].reason is None
-    figures = replace(figures, seconds_since_gc=600)
-    assert evaluate_policy([], figures, policy, now=NOON)["gc"].reason is not None
-
-
-def test_every_figure_comes_from_the_status() -> None:
-    full = replace(
-        status(replace(region(1, 0), reclaimable_bytes=7), lag=2, snapshot=8.0),
-        indexes=(
-            IndexLag(name="absent", generations=2, regions=1),
-            IndexLag(name="id_idx", generations=1, regions=1, rows=5),
-        ),
-        changed_regions=3,
-        small_fragments=4,
-        base_rows=95,
-        deleted_rows=5,
-    )
-    ago = {job: NOON - timedelta(seconds=9) for job in ("index", "gc")}
-    assert measure(full, now=NOON, last_runs=ago) == Measurements(
-        base_rows=95,
-        index_generations=2,
-        index_rows=5,
-        seconds_since_index=9,
-        seconds_since_gc=9,
-        snapshot_age_seconds=8,
-        changed_regions=3,
-        reclaimable_bytes=7,
-        small_fragments=4,
-        deleted_percent=5,
-    )
+    full = status(replace(region(1, 0), reclaimable_bytes=100))
+    assert decide(full, policy, gc=599)["gc"].reason is None
+    assert decide(full, policy, gc=600)["gc"].reason is not None
 
 
 def test_quiet_hours_hold_back_what_is_not_critical() -> None:
@@ -199,17 +171,6 @@ def test_quiet_hours_hold_back_what_is_not_critical() -> None:
 
 COUNTS = st.integers(0, 200)
 SECONDS = st.floats(0, 20_000)
-KNOWN = {
-    "index_generations": COUNTS,
-    "index_rows": st.integers(0, 300_000),
-    "seconds_since_index": SECONDS,
-    "seconds_since_gc": SECONDS,
-    "snapshot_age_seconds": SECONDS,
-    "changed_regions": COUNTS,
-    "reclaimable_bytes": st.integers(0, 1 << 32),
-    "small_fragments": COUNTS,
-    "deleted_percent": st.floats(0, 100),
-}
 POLICIES = st.builds(
     Policy,
     merge_at_generations=st.integers(1, 20),
@@ -229,31 +190,44 @@ POLICIES = st.builds(
 
 
 @st.composite
-def growing(
-    draw: st.DrawFn,
-) -> tuple[tuple[RegionBacklog, Measurements], tuple[RegionBacklog, Measurements]]:
-    """A backlog, and one that is nowhere smaller."""
+def growing(draw: st.DrawFn) -> list[tuple[TableStatus, dict[str, float]]]:
+    """A status and the seconds since its last runs, and one that is nowhere smaller."""
 
     def pair(values: st.SearchStrategy[Any]) -> list[Any]:
         return sorted((draw(values), draw(values)))
 
     waiting, ages, sizes = pair(st.integers(0, 30)), pair(SECONDS), pair(st.integers(0, 1 << 33))
-    figures = {name: pair(values) for name, values in KNOWN.items()}
-    small, large = (
+    lags, rows, freed = pair(COUNTS), pair(st.integers(0, 300_000)), pair(st.integers(0, 1 << 32))
+    snapshots, changed, small, deleted = pair(SECONDS), pair(COUNTS), pair(COUNTS), pair(COUNTS)
+    built, collected = pair(SECONDS), pair(SECONDS)
+    return [
         (
-            region(1, waiting[n], ages[n], sizes[n]),
-            Measurements(**{name: values[n] for name, values in figures.items()}),
+            replace(
+                status(
+                    replace(region(1, waiting[n], ages[n], sizes[n]), reclaimable_bytes=freed[n]),
+                    snapshot=snapshots[n],
+                ),
+                indexes=(IndexLag(name="id_idx", generations=lags[n], regions=1, rows=rows[n]),),
+                changed_regions=changed[n],
+                small_fragments=small[n],
+                base_rows=100,
+                deleted_rows=deleted[n],
+            ),
+            {"index": built[n], "gc": collected[n]},
         )
         for n in (0, 1)
-    )
-    return small, large
+    ]
+
+
+def decide_at_midnight(backlog: tuple[TableStatus, dict[str, float]], policy: Policy) -> Any:
+    found, ago = backlog
+    last_runs = {job: MIDNIGHT - timedelta(seconds=seconds) for job, seconds in ago.items()}
+    return due(found, policy, now=MIDNIGHT, last_runs=last_runs)
 
 
 @given(growing(), POLICIES)
 def test_more_backlog_is_never_less_due(backlogs: Any, policy: Policy) -> None:
-    less, more = (
-        evaluate_policy([backlog], figures, policy, now=MIDNIGHT) for backlog, figures in backlogs
-    )
+    less, more = (decide_at_midnight(backlog, policy) for backlog in backlogs)
     for job in JOBS:
         assert more[job].pressure >= less[job].pressure
         assert bool(more[job].reason) >= bool(less[job].reason)
@@ -263,9 +237,8 @@ def test_more_backlog_is_never_less_due(backlogs: Any, policy: Policy) -> None:
 
 @given(growing(), POLICIES)
 def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
-    backlog, figures = backlogs[1]
-    quiet = evaluate_policy([backlog], figures, policy, now=MIDNIGHT)
-    free = evaluate_policy([backlog], figures, replace(policy, quiet_hours=()), now=MIDNIGHT)
+    quiet = decide_at_midnight(backlogs[1], policy)
+    free = decide_at_midnight(backlogs[1], replace(policy, quiet_hours=()))
     for job in JOBS:
         assert bool(free[job].reason) == bool(quiet[job].reason or quiet[job].postponed)
         assert quiet[job].pressure == free[job].pressure
@@ -275,6 +248,5 @@ def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
 
 @given(growing(), POLICIES)
 def test_what_reached_its_limit_presses(backlogs: Any, policy: Policy) -> None:
-    backlog, figures = backlogs[1]
-    for one in evaluate_policy([backlog], figures, policy, now=MIDNIGHT).values():
+    for one in decide_at_midnight(backlogs[1], policy).values():
         assert (one.pressure >= 1) == bool(one.reason or one.postponed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.due import Measurements, evaluate_policy
+from memwal.jobs.due import due
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.skips import TaskSkipReason
@@ -77,8 +77,8 @@ class BacklogDue(SensorCondition):
         ready = [
             region for region in selected if region.region_id not in reading.regions_in_backoff
         ]
-        measured = Measurements(base_rows=reading.status.base_rows)
-        merge = evaluate_policy(ready, measured, policy, now=reading.at)["merge"]
+        status = replace(reading.status, regions=tuple(ready))
+        merge = due(status, policy, now=reading.at, last_runs={})["merge"]
         generations = sum(region.backlog_generations for region in selected)
         value = {
             "regions": list(merge.regions),
