@@ -34,9 +34,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import UUID
 
 import lance
@@ -55,12 +57,13 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.jobs.job import Guard, SkippedRegion
-from memwal.jobs.merge.picker import RegionSelection, still_pending
-from memwal.jobs.merge.read import MergeSource, read_source
-from memwal.jobs.merge.screening import Gate, Screened, store_quarantined
+from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
+from memwal.jobs.merge.region_rows import open_region
+from memwal.jobs.merge.screening import Gate, Screened, screen_region, store_quarantined
 from memwal.jobs.metrics import job_metrics
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.region_places import RegionPlaces
+from memwal.quality.gate import GateDecision
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
 from memwal.reader.unreadable_indexes import is_index_damage
@@ -79,26 +82,43 @@ _CONFLICT_WAIT_SECONDS = 0.05
 _WRITE_BEHIND_BYTES = 64 << 20
 
 
+# Lance decodes on several processors itself; these threads overlap what lies between.
+_PARALLEL_READS = 4
+
+
 class MergeContentionError(ConflictError):
     """Every attempt of a merge commit met another commit."""
+
+
+METRICS: Final = (
+    "generations",
+    "rows_upserted",
+    "rows_deleted",
+    "bytes",  # of the backlog, in memory
+    "bytes_read",  # of the base table and its indexes
+    "bytes_written",  # of the base table
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
     """Outcome of one commit, or of all commits of a task together."""
 
-    version: int = 0
     commits: int = 0
-    generations: int = 0
-    rows_upserted: int = 0
-    rows_deleted: int = 0
-    bytes: int = 0  # of the backlog, in memory
-    bytes_read: int = 0  # of the base table and its indexes
-    bytes_written: int = 0  # of the base table
+    metrics: Counter[str] = field(default_factory=Counter)  # by the names of METRICS
     skipped: tuple[SkippedRegion, ...] = ()
     quality: tuple[QualityReport, ...] = ()
     # What a small merge left, since each attempt met other commits.
     contended: tuple[RegionSelection, ...] = ()
+
+    def __add__(self, other: MergeOutcome) -> MergeOutcome:
+        """Return the outcome of both."""
+        return MergeOutcome(
+            commits=self.commits + other.commits,
+            metrics=self.metrics + other.metrics,
+            skipped=(*self.skipped, *other.skipped),
+            quality=(*self.quality, *other.quality),
+        )
 
 
 def merge_commit(
@@ -125,6 +145,18 @@ def merge_commit(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class MergeSource:
+    """Rows of one commit."""
+
+    selections: tuple[RegionSelection, ...]  # what was read; empty if nothing could be
+    upserts: pa.Table
+    deletes: pa.Table  # keys only
+    # Regions that were read only up to a generation, or not at all.
+    skipped: Mapping[UUID, SkippedRegion]
+    decided: Mapping[UUID, GateDecision]  # of each region that the quality gate screened
+
+
 @dataclass(slots=True)
 class _MergeCommit:
     """State that the attempts of one commit share: rows that were read, and regions to skip."""
@@ -144,7 +176,7 @@ class _MergeCommit:
         base.require_mem_wal()
         source = self._pending_source(base)
         if not source.selections:
-            return self._outcome(base, source)
+            return self._outcome(source)
         self._check_lease()
         if self.gate is not None and self.screened is not source:
             store_quarantined(self.location, self.gate.rules, source.decided, source.selections)
@@ -165,7 +197,7 @@ class _MergeCommit:
         )
         if self.gate is not None:
             self.gate.settle(source.selections)
-        return self._outcome(base, source)
+        return self._outcome(source)
 
     def _pending_source(self, base: BaseTable) -> MergeSource:
         """Return the pending rows; those of the last attempt while these are unchanged."""
@@ -184,27 +216,62 @@ class _MergeCommit:
         if self.guard is not None:
             self.guard()
 
-    def _outcome(self, base: BaseTable, source: MergeSource) -> MergeOutcome:
+    def _outcome(self, source: MergeSource) -> MergeOutcome:
         """Describe the commit of a source; none was made if it has no generations."""
         report = self.gate.report(source.selections) if self.gate is not None else None
-        if not source.selections:
-            return MergeOutcome(
-                version=base.version,
-                skipped=tuple(self.skipped.values()),
-                quality=() if report is None else (report,),
+        counted, metrics, commits = self.metrics, Counter[str](), 0
+        if source.selections:
+            commits = 2 if source.deletes.num_rows else 1
+            metrics.update(
+                generations=sum(len(selection.generations) for selection in source.selections),
+                rows_upserted=counted["num_inserted_rows"] + counted["num_updated_rows"],
+                rows_deleted=counted["num_deleted_rows"],
+                bytes=sum(selection.bytes for selection in source.selections),
+                bytes_read=counted["bytes_read"],
+                bytes_written=counted["bytes_written"],
             )
         return MergeOutcome(
-            version=base.version,
-            commits=2 if source.deletes.num_rows else 1,
-            generations=sum(len(selection.generations) for selection in source.selections),
-            rows_upserted=self.metrics["num_inserted_rows"] + self.metrics["num_updated_rows"],
-            rows_deleted=self.metrics["num_deleted_rows"],
-            bytes=sum(selection.bytes for selection in source.selections),
-            bytes_read=self.metrics["bytes_read"],
-            bytes_written=self.metrics["bytes_written"],
+            commits=commits,
+            metrics=metrics,
             skipped=tuple(self.skipped.values()),
             quality=() if report is None else (report,),
         )
+
+
+def read_source(
+    base: BaseTable, selections: Sequence[RegionSelection], rules: QualityRules | None = None
+) -> MergeSource:
+    """Read the newest row of each key, of the rows that the quality rules let in.
+
+    Each region is read on its own, so that a damaged one does not stop the others. It is read up to
+    the first generation that cannot be read, or that the rules keep waiting. Raises LostRaceError
+    if a generation is gone: another merger merged it and a collector deleted it.
+    """
+    skipped: dict[UUID, SkippedRegion] = {}
+    decided: dict[UUID, GateDecision] = {}
+
+    def read(region: RegionSelection) -> tuple[RegionSelection, list[pa.RecordBatch], pa.Table]:
+        if rules is None:
+            reader = open_region(base, region, Share(), skipped, whole=True)
+        else:
+            reader = screen_region(base, rules, region, skipped, decided, whole=True)
+        if reader is None:
+            return replace(region, generations=()), [], schema.empty_table()
+        deletes = reader.keys().filter(pa.array(reader.deleted[reader.newest]))
+        return reader.selection, list(reader.storable(reader.upserted)), deletes
+
+    schema = pa.schema([base.schema.field(name) for name in base.primary_key])
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        regions = list(pool.map(read, selections))
+    return MergeSource(
+        selections=tuple(selection for selection, *_ in regions if selection.generations),
+        upserts=pa.Table.from_batches([r for _, rows, _ in regions for r in rows], base.schema),
+        deletes=pa.concat_tables(
+            [schema.empty_table(), *(deletes for *_, deletes in regions)]
+        ).combine_chunks(),
+        skipped={s.region_id: skipped[s.region_id] for s in selections if s.region_id in skipped},
+        decided=decided,
+    )
 
 
 def _is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,12 +53,10 @@ from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
 from memwal.jobs.merge.kept_ids import KeptIds
 from memwal.jobs.merge.match import (
     MIN_TASK_ROWS,
-    DeleteTask,
     Match,
     MatchTask,
     TaskMatches,
     divide_match,
-    run_delete_task,
     run_find_task,
     run_match_task,
 )
@@ -133,7 +132,7 @@ def merge_divided(
 def _run_limited(
     run: TaskRunner, limit: int, tasks: Sequence[Task], function: Callable[[Task], Result]
 ) -> list[Result]:
-    """Run tasks that leave no more memory behind in a process than one of them may take."""
+    """Run tasks, and release allocator memory once it exceeds ``limit`` bytes."""
     return run(tasks, partial(_call_limited, function, limit))
 
 
@@ -176,11 +175,7 @@ class _DividedMerge:
                     raise
                 raise LostRaceError("the version that was read was cleaned up") from error
             if not any(part.regions for part in parts):
-                return MergeOutcome(
-                    version=base.version,
-                    skipped=tuple(self.skipped.values()),
-                    quality=self._reports(()),
-                )
+                return MergeOutcome(skipped=tuple(self.skipped.values()), quality=self._reports(()))
             return self._commit(_Attempt(run_id, base, parts))
         finally:
             if not self.is_unrecorded:
@@ -278,9 +273,8 @@ class _DividedMerge:
                 latest = self._latest(run)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
-        after = record_progress(self.location, version, run.merged)
+        recorded = record_progress(self.location, version, run.merged).details.merged
         self.is_unrecorded = False
-        recorded = after.details.merged
         raise_marks(
             self.location.store,
             {region.region_id: region.mark for region in run.selections},
@@ -291,14 +285,15 @@ class _DividedMerge:
         if self.gate is not None:
             self.gate.settle(run.selections)
         return MergeOutcome(
-            version=after.version,
             commits=2,
-            generations=sum(len(region.generations) for region in run.selections),
-            rows_upserted=run.rows_upserted,
-            rows_deleted=sum(match.deleted for match in run.matches.matches()),
-            bytes=sum(region.bytes for region in run.selections),
-            bytes_read=run.bytes_read,
-            bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
+            metrics=Counter(
+                generations=sum(len(region.generations) for region in run.selections),
+                rows_upserted=run.rows_upserted,
+                rows_deleted=sum(match.deleted for match in run.matches.matches()),
+                bytes=sum(region.bytes for region in run.selections),
+                bytes_read=run.bytes_read,
+                bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
+            ),
             skipped=tuple(self.skipped.values()),
             quality=self._reports(run.selections),
         )
@@ -385,22 +380,14 @@ class _DividedMerge:
         if len(parts) == 1:
             return run_tasks(tasks, run_match_task)
         found = run_tasks(tasks, run_find_task)
-        run.bytes_read += sum(part.bytes_read for part in found)
-        paths = [part.path for part in found]
-        return run_tasks(
-            [
-                DeleteTask(
-                    location=self.location,
-                    version=base.version,
-                    run_id=run.run_id,
-                    number=tasks[at].number,
-                    fragments=tasks[at].fragments,
-                    found=tuple(paths[at : at + len(parts)]),
-                )
-                for at in range(0, len(tasks), len(parts))
-            ],
-            run_delete_task,
-        )
+        run.bytes_read += sum(read for _, read in found)
+        paths = tuple(path for path, _ in found)
+        # One task for each group of fragments, with what was found there by each part of the keys.
+        each = len(parts)
+        deletions = [
+            replace(tasks[at], found=paths[at : at + each]) for at in range(0, len(tasks), each)
+        ]
+        return run_tasks(deletions, run_match_task)
 
     def _write_rows(self, base: BaseTable, run: _Attempt) -> None:
         """Write rows with stable ids, where they were not written with the ids that were matched.

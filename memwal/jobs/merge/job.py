@@ -9,7 +9,6 @@ again, a divided merge takes over: after a conflict, it compares only the rows t
 
 from __future__ import annotations
 
-import functools
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,13 +31,12 @@ from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.backlog import generation_age
 from memwal.jobs.job import Guard, JobResult, guarded
-from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, merge_commit
+from memwal.jobs.merge.commit import METRICS, MergeContentionError, MergeOutcome, merge_commit
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.picker import (
     MergeMethod,
     MergePicker,
     MergePlan,
-    RegionCandidates,
     RegionSelection,
     pending_candidates,
     split_commit,
@@ -90,7 +88,7 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         meter = Meter(report, job="merge", step="merging", unit=Unit.BYTES, total=total)
         outcomes = _run(location, plan, options, meter)
         meter.finish()
-    merged = functools.reduce(_add, outcomes, MergeOutcome(skipped=plan.held))
+    merged = sum(outcomes, MergeOutcome(skipped=plan.held))
     skipped, quality = merged.skipped, combine_reports(merged.quality)
     return JobResult(
         job="merge",
@@ -99,14 +97,7 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         tasks=len(plan.parts),
         commits=merged.commits,
         seconds=time.monotonic() - started,
-        metrics={
-            "generations": merged.generations,
-            "rows_upserted": merged.rows_upserted,
-            "rows_deleted": merged.rows_deleted,
-            "bytes": merged.bytes,
-            "bytes_read": merged.bytes_read,
-            "bytes_written": merged.bytes_written,
-        },
+        metrics={name: merged.metrics[name] for name in METRICS},
         warnings=(*map(str, skipped), *(quality.warnings() if quality is not None else ())),
         skipped_regions=skipped,
         quality=None if quality is None else quality.to_dict(),
@@ -129,10 +120,11 @@ def explain_merge(
     now = clock()
     found = read_regions(location)
 
-    def age(region_id: UUID, flushed: FlushedGeneration) -> float | None:
-        return generation_age(location, region_id, flushed.path, now)
-
-    candidates = read_candidates(found.base, found.manifests.values(), age=age)
+    candidates = read_candidates(
+        found.base,
+        found.manifests.values(),
+        age=lambda region_id, flushed: generation_age(location, region_id, flushed.path, now),
+    )
     held = held_regions(found.base, found.manifests, options)
     picker = MergePicker(options, held, _only_method(found.base))
     return picker.pick(candidates, seed=random.random())  # noqa: S311
@@ -222,7 +214,7 @@ def read_candidates(
     *,
     age: Callable[[UUID, FlushedGeneration], float | None] | None = None,
     marks: Mapping[UUID, RegionMark] | None = None,
-) -> list[RegionCandidates]:
+) -> list[RegionSelection]:
     """Return the merge candidates of some regions. Lists folders whose size was not recorded."""
     return [
         pending_candidates(
@@ -260,27 +252,11 @@ def run_merge_task(
             if not task.can_divide:
                 raise
             return replace(total, contended=tuple(remaining))
-        total = _add(total, outcome)
+        total += outcome
         meter.advance(sum(selection.bytes for selection in commit))
         stopped = {region.region_id for region in outcome.skipped}
         remaining = [selection for selection in later if str(selection.region_id) not in stopped]
     return total
-
-
-def _add(total: MergeOutcome, outcome: MergeOutcome) -> MergeOutcome:
-    return replace(
-        total,
-        version=max(total.version, outcome.version),
-        commits=total.commits + outcome.commits,
-        generations=total.generations + outcome.generations,
-        rows_upserted=total.rows_upserted + outcome.rows_upserted,
-        rows_deleted=total.rows_deleted + outcome.rows_deleted,
-        bytes=total.bytes + outcome.bytes,
-        bytes_read=total.bytes_read + outcome.bytes_read,
-        bytes_written=total.bytes_written + outcome.bytes_written,
-        skipped=(*total.skipped, *outcome.skipped),
-        quality=(*total.quality, *outcome.quality),
-    )
 
 
 def _size(location: TableLocation, region_id: UUID, flushed: FlushedGeneration) -> int:

@@ -30,10 +30,10 @@ from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import ROW_ID
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
-from memwal.util.arrays import Mask, Positions, RowIds, distinct
+from memwal.util.arrays import Mask, RowIds, distinct
 
 _SCHEMA = pa.schema([("fragment", pa.uint32()), ("position", pa.int64()), ("row_id", pa.uint64())])
-_MATCHED = pa.schema(
+MATCHED = pa.schema(
     [
         ("address", pa.uint64()),
         ("keys", pa.int64()),
@@ -41,6 +41,11 @@ _MATCHED = pa.schema(
         ("deleted", pa.bool_()),
     ]
 )
+"""Rows of the base table that have one of the keys of a merge.
+
+``keys`` is the number of the task that has the key, ``position`` its place among those of the task,
+and ``deleted`` tells whether the key is deleted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,67 +58,26 @@ class KeptIds:
     checksum: int  # equal for the same ids of the same keys, whatever fragment they are in
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MatchedRows:
-    """Rows of the base table that have one of the keys of a merge."""
-
-    addresses: RowIds
-    keys: Positions  # number of the task that has the key of each
-    positions: Positions  # place of the key among those of the task
-    deleted: Mask  # whether the key is deleted
-
-    @classmethod
-    def join(cls, parts: Sequence[MatchedRows]) -> MatchedRows:
-        """Return the rows of all parts."""
-        return cls(
-            np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.positions for part in parts)]),
-            np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in parts)]),
-        )
-
-
-def store_matched(location: TableLocation, run_id: UUID, number: int, matched: MatchedRows) -> str:
-    """Store matched rows, and return the key of the file.
-
-    ``number`` is that of the match task. A repetition of the task replaces its file.
-    """
-    path = f"{run_dir(run_id)}/matched-{number}.arrow"
-    columns = (matched.addresses, matched.keys, matched.positions, matched.deleted)
-    write_stored(
-        location, path, pa.Table.from_arrays(list(map(pa.array, columns)), schema=_MATCHED)
-    )
-    return path
-
-
-def read_matched(store: ObjectStore, path: str) -> MatchedRows:
-    """Read matched rows that were stored."""
-    rows = read_stored(store, path)
-    return MatchedRows(
-        rows.column("address").to_numpy(),
-        rows.column("keys").to_numpy(),
-        rows.column("position").to_numpy(),
-        rows.column("deleted").to_numpy().astype(np.bool_),
-    )
-
-
 def store_ids(
     location: TableLocation,
     run_id: UUID,
     number: int,
     fragments: Sequence[lance.LanceFragment],
-    matched: MatchedRows,
+    matched: pa.Table,
 ) -> dict[int, tuple[KeptIds, ...]]:
     """Store the ids of matched rows, and return the stored files of each fragment.
 
     ``number`` is that of the match task. A repetition of the task replaces its files.
     """
-    numbers = (matched.addresses >> np.uint64(32)).astype(np.uint32)
-    ids = _stable_ids(fragments, matched.addresses, numbers)
+    addresses, positions, task_of = (
+        matched.column(name).to_numpy() for name in ("address", "position", "keys")
+    )
+    numbers = (addresses >> np.uint64(32)).astype(np.uint32)
+    ids = _stable_ids(fragments, addresses, numbers)
     ids_by_fragment: dict[int, tuple[KeptIds, ...]] = {}
-    for keys in distinct(matched.keys).tolist():
-        own = np.flatnonzero(matched.keys == keys)
-        columns = [pa.array(part[own]) for part in (numbers, matched.positions, ids)]
+    for keys in distinct(task_of).tolist():
+        own = np.flatnonzero(task_of == keys)
+        columns = [pa.array(part[own]) for part in (numbers, positions, ids)]
         path = f"{run_dir(run_id)}/ids-{keys}-{number}.arrow"
         write_stored(location, path, pa.Table.from_arrays(columns, schema=_SCHEMA))
         hashes = hash_rows(columns[1:])

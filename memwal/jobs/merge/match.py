@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from uuid import UUID
 
 import lance
@@ -26,14 +26,8 @@ from lance.fragment import FragmentMetadata
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import INDICES_DIR
-from memwal.jobs.merge.kept_ids import (
-    KeptIds,
-    MatchedRows,
-    read_matched,
-    store_ids,
-    store_matched,
-)
-from memwal.jobs.merge.run_files import KeyFile, read_keys
+from memwal.jobs.merge.kept_ids import MATCHED, KeptIds, store_ids
+from memwal.jobs.merge.run_files import KeyFile, read_keys, read_stored, run_dir, write_stored
 from memwal.lsm.indexes.catchup import segment_location
 from memwal.reader.base_rows import key_segments, scan_keys
 from memwal.reader.latest import ROW_ADDRESS
@@ -63,26 +57,8 @@ class MatchTask:
     fragments: tuple[int, ...]
     keys: tuple[KeyFile, ...]
     key_bytes: int  # keys in memory at a time
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRows:
-    """File with the rows that a task found."""
-
-    path: str
-    bytes_read: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTask:
-    """Fragments whose rows were found by other tasks, each by a part of the keys."""
-
-    location: TableLocation
-    version: int
-    run_id: UUID
-    number: int
-    fragments: tuple[int, ...]
-    found: tuple[str, ...]
+    # Files with the rows that tasks of an earlier stage found, each by a part of the keys.
+    found: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,43 +124,34 @@ def _balanced(sizes: Mapping[int, int], count: int) -> list[tuple[int, ...]]:
 
 
 def run_match_task(task: MatchTask) -> TaskMatches:
-    """Write a deletion file for each fragment that has any of the keys.
+    """Write a deletion file for each fragment that has any of the keys, or found rows.
 
     Safe to repeat: a repetition writes other files.
     """
     base = open_base(task.location, version=task.version)
     with lance_errors(f"matching keys in {task.location}"):
         fragments = _fragments(base, task.fragments)
-        matched, index_bytes = _find(base, task, fragments)
+        if task.found:
+            parts = [read_stored(base.location.store, path) for path in task.found]
+            matched, index_bytes = pa.concat_tables(parts), 0
+        else:
+            matched, index_bytes = _find(base, task, fragments)
         matches = _write_deletions(base, task.run_id, task.number, fragments, matched)
     counted = base.dataset.io_stats_snapshot()
     return TaskMatches(matches, counted.read_bytes + index_bytes, counted.written_bytes)
 
 
-def run_find_task(task: MatchTask) -> FoundRows:
-    """Store the rows that have any of the keys.
+def run_find_task(task: MatchTask) -> tuple[str, int]:
+    """Store the rows that have any of the keys; return the file, and the bytes that were read.
 
     Safe to repeat: a repetition stores the same rows.
     """
     base = open_base(task.location, version=task.version)
     with lance_errors(f"matching keys in {task.location}"):
         matched, index_bytes = _find(base, task, _fragments(base, task.fragments))
-    path = store_matched(base.location, task.run_id, task.number, matched)
-    return FoundRows(path, base.dataset.io_stats_snapshot().read_bytes + index_bytes)
-
-
-def run_delete_task(task: DeleteTask) -> TaskMatches:
-    """Write a deletion file for each fragment of which rows were found.
-
-    Safe to repeat: a repetition writes other files.
-    """
-    base = open_base(task.location, version=task.version)
-    matched = MatchedRows.join([read_matched(base.location.store, path) for path in task.found])
-    with lance_errors(f"matching keys in {task.location}"):
-        fragments = _fragments(base, task.fragments)
-        matches = _write_deletions(base, task.run_id, task.number, fragments, matched)
-    counted = base.dataset.io_stats_snapshot()
-    return TaskMatches(matches, counted.read_bytes, counted.written_bytes)
+    path = f"{run_dir(task.run_id)}/matched-{task.number}.arrow"
+    write_stored(task.location, path, matched)
+    return path, base.dataset.io_stats_snapshot().read_bytes + index_bytes
 
 
 def _fragments(base: BaseTable, numbers: Sequence[int]) -> list[lance.LanceFragment]:
@@ -194,13 +161,14 @@ def _fragments(base: BaseTable, numbers: Sequence[int]) -> list[lance.LanceFragm
 
 def _find(
     base: BaseTable, task: MatchTask, fragments: Sequence[lance.LanceFragment]
-) -> tuple[MatchedRows, int]:
+) -> tuple[pa.Table, int]:
     """Return the rows of fragments that have one of the keys, and the bytes read of indexes."""
-    parts: list[MatchedRows] = []
+    parts = [MATCHED.empty_table()]
     index_bytes = 0
     for files in _groups(task.keys, task.key_bytes):
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            stored = list(pool.map(partial(_read_keys, base), files))
+            store, primary_key = repeat(base.location.store), repeat(base.primary_key)
+            stored = list(pool.map(read_keys, store, files, primary_key))
         keys = pa.concat_arrays([keys for keys, _ in stored])
         rows, at, read = _addresses(base, keys, fragments)
         index_bytes += read
@@ -208,12 +176,9 @@ def _find(
         file_of = np.searchsorted(starts, at, side="right") - 1
         numbers = np.array([file.number for file in files])
         deleted = np.concatenate([deletes for _, deletes in stored])
-        parts.append(MatchedRows(rows, numbers[file_of], at - starts[file_of], deleted[at]))
-    return MatchedRows.join(parts), index_bytes
-
-
-def _read_keys(base: BaseTable, file: KeyFile) -> tuple[pa.Array, Mask]:
-    return read_keys(base.location.store, file, base.primary_key)
+        columns = (rows, numbers[file_of], at - starts[file_of], deleted[at])
+        parts.append(pa.Table.from_arrays(list(map(pa.array, columns)), schema=MATCHED))
+    return pa.concat_tables(parts), index_bytes
 
 
 def _write_deletions(
@@ -221,7 +186,7 @@ def _write_deletions(
     run_id: UUID,
     number: int,
     fragments: Sequence[lance.LanceFragment],
-    matched: MatchedRows,
+    matched: pa.Table,
 ) -> tuple[Match, ...]:
     """Write the deletion files of the fragments that have any of the rows.
 
@@ -230,13 +195,14 @@ def _write_deletions(
     ids_by_fragment: Mapping[int, tuple[KeptIds, ...]] = {}
     if base.dataset.has_stable_row_ids:
         ids_by_fragment = store_ids(base.location, run_id, number, fragments, matched)
-    numbers = matched.addresses >> _OFFSET_BITS
+    addresses, is_deleted = (matched.column(name).to_numpy() for name in ("address", "deleted"))
+    numbers = addresses >> _OFFSET_BITS
     matches = []
     for fragment in fragments:
         own = numbers == fragment.fragment_id
         if own.any():
-            changed = fragment.delete_rows(matched.addresses[own].astype(np.uint32).tolist())
-            deleted = int(matched.deleted[own].sum())
+            changed = fragment.delete_rows(addresses[own].astype(np.uint32).tolist())
+            deleted = int(is_deleted[own].sum())
             ids = ids_by_fragment.get(fragment.fragment_id, ())
             matches.append(Match(fragment.fragment_id, changed, deleted, ids))
     return tuple(matches)

@@ -61,47 +61,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionCandidates:
-    """Candidates of one region, ascending, without gaps in what the manifest lists."""
-
-    region_id: UUID
-    generations: tuple[Candidate, ...]
-    mark: RegionMark = UNMARKED  # in force when the merge was planned
-
-
-def pending_candidates(
-    manifest: RegionManifest,
-    merged: int,
-    *,
-    size: Callable[[FlushedGeneration], int],
-    age: Callable[[FlushedGeneration], float | None] | None = None,
-    mark: RegionMark = UNMARKED,
-) -> RegionCandidates:
-    """Return the merge candidates of a region: flushed, above its merge progress, ascending.
-
-    ``merged`` is the newest generation of the region that the base table has, or 0. ``size`` and
-    ``age`` return the bytes of a generation, and the seconds since its flush.
-    """
-    flushed = sorted(manifest.flushed, key=lambda generation: generation.generation)
-    return RegionCandidates(
-        manifest.region_id,
-        tuple(
-            Candidate(
-                generation.generation,
-                generation.path,
-                size(generation),
-                age(generation) if age is not None else None,
-            )
-            for generation in flushed
-            if generation.generation > merged
-        ),
-        mark,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class RegionSelection:
-    """Generations of one region that are merged together, ascending and without gaps."""
+    """Generations of one region, ascending, without gaps in what the manifest lists."""
 
     region_id: UUID
     generations: tuple[Candidate, ...]
@@ -116,6 +77,36 @@ class RegionSelection:
     def bytes(self) -> int:
         """Size in memory of all generations."""
         return sum(generation.bytes for generation in self.generations)
+
+
+def pending_candidates(
+    manifest: RegionManifest,
+    merged: int,
+    *,
+    size: Callable[[FlushedGeneration], int],
+    age: Callable[[FlushedGeneration], float | None] | None = None,
+    mark: RegionMark = UNMARKED,
+) -> RegionSelection:
+    """Return the merge candidates of a region: flushed, above its merge progress, ascending.
+
+    ``merged`` is the newest generation of the region that the base table has, or 0. ``size`` and
+    ``age`` return the bytes of a generation, and the seconds since its flush.
+    """
+    flushed = sorted(manifest.flushed, key=lambda generation: generation.generation)
+    return RegionSelection(
+        manifest.region_id,
+        tuple(
+            Candidate(
+                generation.generation,
+                generation.path,
+                size(generation),
+                age(generation) if age is not None else None,
+            )
+            for generation in flushed
+            if generation.generation > merged
+        ),
+        mark,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +250,7 @@ class MergePicker:
                 reasons[region_id] = PickReason.REGION_HELD
         return reasons
 
-    def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
+    def pick(self, candidates: Sequence[RegionSelection], *, seed: float) -> MergePlan:
         """Select generations and divide them into tasks. Pure: the same input, the same plan.
 
         ``candidates`` has an element for each region that has any. ``seed`` draws the order of the
@@ -268,7 +259,7 @@ class MergePicker:
         """
         excluded = self.excluded(region.region_id for region in candidates)
         selections = [
-            RegionSelection(region.region_id, region.generations, region.mark)
+            region
             for region in candidates
             if region.generations and region.region_id not in excluded
         ]
@@ -316,7 +307,7 @@ class MergePicker:
 
     def _decisions(
         self,
-        candidates: Iterable[RegionCandidates],
+        candidates: Iterable[RegionSelection],
         omitted: Mapping[_CandidateKey, PickReason],
         places: Mapping[_CandidateKey, tuple[int, int]],
         limit: int | None,

@@ -39,10 +39,10 @@ from memwal.errors import MemWalError, OutcomeUnknownError
 from memwal.jobs.gc.job import collect_garbage
 from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.merge import match
+from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
 from memwal.jobs.merge.picker import Candidate, Part, RegionSelection, Share, divide
-from memwal.jobs.merge.read import read_source
 from memwal.jobs.merge.run_files import MERGES_DIR, read_intents
 from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.jobs.progress import NO_METER

@@ -43,8 +43,8 @@ from memwal.format.paths import generation_dir
 from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.merge import divided
 from memwal.jobs.merge import job as merging
+from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.job import merge, run_merge_task
-from memwal.jobs.merge.read import read_source
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.jobs.options import MergeOptions
 from memwal.region.router import bucket_region_id
@@ -483,7 +483,7 @@ def test_a_task_that_cannot_be_divided_tries_longer(
     others = [crowd(table, merging._ATTEMPTS_BEFORE_DIVIDING + 1)[0] for _ in range(2)]
     assert run_merge_task(task, guard=others[0]).contended == task.regions
     outcome = run_merge_task(replace(task, can_divide=False), guard=others[1])
-    assert (outcome.contended, outcome.generations) == ((), 2)
+    assert (outcome.contended, outcome.metrics["generations"]) == ((), 2)
 
 
 @pytest.mark.few(2)
@@ -560,7 +560,7 @@ def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -
 
     outcome = run_merge_task(task)
 
-    assert (outcome.commits, outcome.generations) == (0, 0)
+    assert (outcome.commits, outcome.metrics["generations"]) == (0, 0)
     assert table.base().version == version
     check_merged(table, {1: 111})
 

@@ -18,7 +18,6 @@ from memwal.jobs.merge.picker import (
     MergePicker,
     MergePlan,
     PickReason,
-    RegionCandidates,
     RegionSelection,
     pending_candidates,
     split_commit,
@@ -29,10 +28,10 @@ from memwal.jobs.options import MergeOptions
 A, B, C = (UUID(int=number) for number in range(1, 4))
 
 
-def candidates(*sizes: Sequence[int]) -> list[RegionCandidates]:
+def candidates(*sizes: Sequence[int]) -> list[RegionSelection]:
     """Regions A, B, ... with generations of these sizes, numbered from 1."""
     return [
-        RegionCandidates(
+        RegionSelection(
             UUID(int=region),
             tuple(Candidate(n, f"gen-{n}", size, 60.0 * n) for n, size in enumerate(of_region, 1)),
         )
