@@ -11,9 +11,10 @@ these rows, and the keys of all later rows: a row whose key comes again later is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import lance
@@ -32,7 +33,6 @@ from memwal.lsm.key_matches import keys_among
 from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.sources.generation import open_to_merge
 from memwal.region.rows import key_column, newest_row_positions
-from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask
 from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError
@@ -40,7 +40,6 @@ from memwal.util.retry import LostRaceError
 Rows = npt.NDArray[np.int64]
 _Opened = tuple[Candidate, lance.LanceDataset, int]
 """A generation, its data set, and the number of its rows."""
-_Read = TypeVar("_Read")
 
 _BATCH_ROWS = 8_192
 _BATCH_BYTES = 4 << 20
@@ -155,18 +154,15 @@ def skip_from(
         merged = open_base(base.location).details.merged
         if still_pending([region], merged) != [region]:
             raise LostRaceError(str(reason)) from reason
+    advice = ""
+    if isinstance(reason, ObjectNotFoundError | CorruptDataError):
+        command = f"memwal verify {base.location} --repair --yes"
+        advice = f"; {command} may make it again from the log"
     skipped[region.region_id] = SkippedRegion(
         region_id=str(region.region_id),
         generation=generation,
-        reason=skip_reason(reason, base.location),
+        reason=f"{reason}{advice}",
     )
-
-
-def skip_reason(error: MemWalError, table: TableLocation) -> str:
-    """Return why a region is skipped, and how to repair it."""
-    if isinstance(error, ObjectNotFoundError | CorruptDataError):
-        return f"{error}; memwal verify {table} --repair --yes may make it again from the log"
-    return str(error)
 
 
 class RegionReader:
@@ -192,8 +188,9 @@ class RegionReader:
         self._whole: list[pa.RecordBatch] = []
         tables = [self._key_schema.empty_table()]
         deleted = [np.empty(0, np.bool_)]
+        columns = [*(self.schema if whole else self._key_schema).names, TOMBSTONE]
         for part in parts:
-            for rows in self._scan_whole(part) if whole else self._scan_own_keys(part):
+            for rows in self._scan(part, part.start, part.stop, columns, whole=whole):
                 if whole:
                     self._whole += rows.to_batches()
                 tables.append(self._keys_of(rows))
@@ -202,27 +199,33 @@ class RegionReader:
         self.deleted = np.concatenate(deleted).astype(np.bool_)
         self.newest = self._find_newest() if entering is None else entering[self._rows_of_region()]
 
-    def _scan_own_keys(self, part: SharedGeneration) -> Iterator[pa.Table]:
-        return self._scan_keys(part, part.start, part.stop, [*self._key_schema.names, TOMBSTONE])
-
-    def _scan_keys(
-        self, part: SharedGeneration, start: int, stop: int, columns: Sequence[str]
+    def _scan(
+        self,
+        part: SharedGeneration,
+        start: int,
+        stop: int,
+        columns: Sequence[str],
+        *,
+        whole: bool = False,
     ) -> Iterator[pa.Table]:
-        """Read narrow columns of a generation, from one row to another."""
+        """Read columns of a generation, from one row to another: narrow ones, unless ``whole``."""
         if start == stop:
             return
         options = _range_options(part, start, stop)
-        yield from self._reading(part, scan_in_groups(part.dataset, columns, **options))
+        with self._reading(part):
+            if not whole:
+                yield from scan_in_groups(part.dataset, columns, **options)
+                return
+            scanner = part.dataset.scanner(columns=columns, batch_size=_BATCH_ROWS, **options)
+            for batch in scanner.to_batches():
+                yield pa.Table.from_batches([batch])
 
-    def _scan_whole(self, part: SharedGeneration) -> Iterator[pa.Table]:
-        for batch in self._reading(part, _scan_rows(part, [*self.schema.names, TOMBSTONE])):
-            yield pa.Table.from_batches([batch])
-
-    def _reading(self, part: SharedGeneration, read: Iterable[_Read]) -> Iterator[_Read]:
-        """Yield the rows read of a generation, and raise UnreadableGenerationError if it fails."""
+    @contextmanager
+    def _reading(self, part: SharedGeneration) -> Iterator[None]:
+        """Raise UnreadableGenerationError if the block fails to read rows of a generation."""
         try:
             with lance_errors(part.generation.reading):
-                yield from read
+                yield
         except MemWalError as error:
             raise UnreadableGenerationError(
                 self.selection, part.generation.number, error
@@ -245,7 +248,7 @@ class RegionReader:
     def _later_keys(self) -> Iterator[pa.Array]:
         """Read the keys of the rows behind the share."""
         for part in self._parts:
-            for rows in self._scan_keys(part, part.stop, part.count, self._key_schema.names):
+            for rows in self._scan(part, part.stop, part.count, self._key_schema.names):
                 yield key_column(self._keys_of(rows), self._base.primary_key)
 
     def _rows_of_region(self) -> Rows:
@@ -294,7 +297,8 @@ class RegionReader:
             rows = np.flatnonzero(chosen[at:end]) + part.start
             at = end
             if len(rows):
-                yield from self._reading(part, _read_rows(part, rows, list(columns)))
+                with self._reading(part):
+                    yield from _read_rows(part, rows, list(columns))
 
     def storable(self, chosen: Mask) -> Iterator[pa.RecordBatch]:
         """Read the chosen rows, as the files of the base table can store them."""
@@ -304,11 +308,6 @@ class RegionReader:
             if version in VERSIONS_WITHOUT_NULL_STRUCTS:
                 columns = [*map(fill_null_structs, columns)]
             yield pa.RecordBatch.from_arrays(columns, schema=self._base.schema)
-
-
-def _scan_rows(part: SharedGeneration, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    options = _range_options(part, part.start, part.stop)
-    yield from part.dataset.scanner(columns=columns, batch_size=_BATCH_ROWS, **options).to_batches()
 
 
 def _owning(batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
