@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser, cls: type[JobOptions]) -> None:
         more: dict[str, Any] = {"metavar": metavar_of(option)}
         match option.kind:
             case OptionKind.COUNT:
-                more["type"] = _integer
+                more["type"] = lambda text: None if text == _NONE else int(text)
             case OptionKind.SECONDS:
                 more["type"] = float
             case OptionKind.SWITCH:
@@ -64,10 +64,6 @@ def add_arguments(parser: ArgumentParser, cls: type[JobOptions]) -> None:
             help=help_of(cls, name, option).replace("%", "%%"),
             **more,
         )
-
-
-def _integer(text: str) -> int | None:
-    return None if text == _NONE else int(text)
 
 
 def parse_options(cls: type[Options], arguments: Namespace) -> Options:

@@ -79,7 +79,8 @@ def read_status(
     found = read_regions(location, regions)
     base, manifests = found.base, found.manifests
     snapshot = read_usable_snapshot(location.store, base.details) or {}
-    published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
+    published = {(region_id, manifest.version) for region_id, manifest in snapshot.items()}
+    latest = {(region_id, manifest.version) for region_id, manifest in manifests.items()}
     lost = lost_progress(found.marks, base.details.merged)
     now = clock()
     backlogs = map_parallel(
@@ -105,7 +106,8 @@ def read_status(
             for name in names
         ),
         snapshot_age_seconds=snapshot_age(base.details, now),
-        changed_regions=None if regions is not None else _changed(published, manifests),
+        # Those whose manifest is not the one of the snapshot, deleted regions included.
+        changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
         small_fragments=len(small_fragment_ids(base, target_rows=CompactOptions().target_rows)),
         deleted_rows=deleted_rows(base),
         base_rows=base.dataset.count_rows(),
@@ -135,12 +137,6 @@ def _data_bytes(base: BaseTable) -> int | None:
         for file in data_files(fragment)
     ]
     return sum(sizes) if all(sizes) else None
-
-
-def _changed(published: Mapping[UUID, int], manifests: Mapping[UUID, RegionManifest]) -> int:
-    """Count the regions whose manifest is not the one of the snapshot, deleted regions included."""
-    latest = {region_id: manifest.version for region_id, manifest in manifests.items()}
-    return len({region for region, _ in published.items() ^ latest.items()})
 
 
 def _backlog(

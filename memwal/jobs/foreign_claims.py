@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import wal_key
-from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.options import GcOptions
 from memwal.lsm.wal.log import find_tip, read_head
 from memwal.storage.object_store import ObjectStore
@@ -74,7 +74,7 @@ def protected_from(
         return None
     size = 0
     oldest: int | None = None
-    for flushed in sorted(manifest.flushed, key=_generation, reverse=True):
+    for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation, reverse=True):
         size += flushed.memory_bytes or 0
         if size > options.foreign_claim_bytes:
             break
@@ -85,7 +85,3 @@ def protected_from(
 def are_protected(options: GcOptions) -> bool:
     """Return whether the limits keep anything for claims of other clients."""
     return options.foreign_claim > timedelta() and options.foreign_claim_bytes > 0
-
-
-def _generation(flushed: FlushedGeneration) -> int:
-    return flushed.generation

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from memwal.boundary.text import size
@@ -69,7 +70,7 @@ def reporting(progress: ProgressOption) -> Iterator[Report]:
         with _bar() as report:
             yield report
     elif progress is None or progress is False:
-        yield _ignore
+        yield lambda progress: None
     else:
         raise ArgumentTypeError(
             f"progress is a {type(progress).__name__}; pass True for a bar, or a function that "
@@ -164,15 +165,7 @@ class _Metered(Generic[Task, Result]):
         return result
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[[Task], Result]]]:
-        return (_itself, (self._function,))
-
-
-def _itself(function: Callable[[Task], Result]) -> Callable[[Task], Result]:
-    return function
-
-
-def _ignore(progress: JobProgress) -> None:
-    """Show nothing."""
+        return (partial, (self._function,))
 
 
 @contextmanager

@@ -245,7 +245,7 @@ def gc(
     if asked.explain:
         _print_decisions(result)
         return
-    for group in summarise(result.decisions).kept:
+    for group in summarise(result.decisions).stays:
         print_line(
             f"stays: {group.count} {group.kind.value}, {size(group.bytes)}: {group.reason.text}"
         )

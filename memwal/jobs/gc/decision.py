@@ -5,44 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 from memwal.jobs.job import JobResult, ReasonCode
-from memwal.util.records import JsonObject, plain_value
+from memwal.util.records import JsonRecord
 
 
 class GarbageKind(StrEnum):
-    """Kinds of garbage, and the metrics that count the deletions of each.
+    """Kinds of garbage, and the metric that counts the deletions of each.
 
     A generation that is dropped from the manifest frees no bytes yet, and a region is never
     deleted.
     """
 
     count_metric: str | None
-    bytes_metric: str | None
     counts_objects: bool  # otherwise each decision counts as one
 
-    GENERATION = "generation", "generations_dropped", None, False
-    FOLDER = "folder", "folders", "bytes_folders", False
-    ORPHAN = "orphaned folder", "orphaned_folders", "bytes_orphaned_folders", False
-    LOG = "log entries", "log_entries", "bytes_log_entries", True
-    MANIFESTS = "manifest versions", "manifests", "bytes_manifests", True
-    INDEX = "index files", "index_files", "bytes_index_files", True
-    STAGING = "staging files", "staging_files", "bytes_staging_files", True
-    BASE_VERSIONS = "base versions", "base_versions", "bytes_base_versions", True
-    READ = "read protection", "read_protections", "bytes_read_protections", True
-    REGION = "region", None, None, False
+    GENERATION = "generation", "generations_dropped", False
+    FOLDER = "folder", "folders", False
+    ORPHAN = "orphaned folder", "orphaned_folders", False
+    LOG = "log entries", "log_entries", True
+    MANIFESTS = "manifest versions", "manifests", True
+    INDEX = "index files", "index_files", True
+    STAGING = "staging files", "staging_files", True
+    BASE_VERSIONS = "base versions", "base_versions", True
+    READ = "read protection", "read_protections", True
+    REGION = "region", None, False
 
-    def __new__(
-        cls, value: str, count_metric: str | None, bytes_metric: str | None, counts_objects: bool
-    ) -> Self:
+    def __new__(cls, value: str, count_metric: str | None, counts_objects: bool) -> Self:
         """Make a member whose value is its name for people."""
         kind = str.__new__(cls, value)
         kind._value_ = value
         kind.count_metric = count_metric
-        kind.bytes_metric = bytes_metric
         kind.counts_objects = counts_objects
         return kind
+
+    @property
+    def bytes_metric(self) -> str | None:
+        """Metric of the freed bytes."""
+        frees_none = self in (GarbageKind.GENERATION, GarbageKind.REGION)
+        return None if frees_none else f"bytes_{self.count_metric}"
 
 
 class Reason(ReasonCode):
@@ -153,42 +155,31 @@ class CollectionTally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionGroup:
+class DecisionGroup(JsonRecord):
     """Totals of the decisions of one kind and one reason."""
 
+    json_properties: ClassVar[tuple[str, ...]] = ("why",)
+
     kind: GarbageKind
-    reason: Reason
     count: int  # number of objects; a generation or folder counts as one
     bytes: int  # their size, where it is known
+    reason: Reason
 
-    def to_dict(self) -> JsonObject:
-        """Return plain values, for JSON."""
-        return {
-            "kind": self.kind.value,
-            "count": self.count,
-            "bytes": self.bytes,
-            "reason": self.reason.value,
-            "why": self.reason.text,
-        }
+    @property
+    def why(self) -> str:
+        """The reason for people."""
+        return self.reason.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(JsonRecord):
     """Totals of many decisions, with examples."""
 
     # The largest first.
-    deleted: tuple[DecisionGroup, ...]
-    kept: tuple[DecisionGroup, ...]
+    would_delete: tuple[DecisionGroup, ...]
+    stays: tuple[DecisionGroup, ...]
     # Some of what is deleted, then some of what is kept; every kind and reason is among them.
     examples: tuple[Decision, ...]
-
-    def to_dict(self) -> JsonObject:
-        """Return plain values, for JSON."""
-        return {
-            "would_delete": [group.to_dict() for group in self.deleted],
-            "stays": [group.to_dict() for group in self.kept],
-            "examples": plain_value(self.examples),
-        }
 
 
 def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
@@ -202,25 +193,23 @@ def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
     deleted = [group for (delete, _, _), group in groups.items() if delete]
     kept = [group for (delete, _, _), group in groups.items() if not delete]
     return Summary(
-        deleted=_totals(deleted),
-        kept=_totals(kept),
+        would_delete=_totals(deleted),
+        stays=_totals(kept),
         examples=(*_examples(deleted, examples), *_examples(kept, examples)),
     )
 
 
 def _totals(groups: list[list[Decision]]) -> tuple[DecisionGroup, ...]:
-    totals = [_total(group) for group in groups]
+    totals = [
+        DecisionGroup(
+            kind=group[0].kind,
+            reason=group[0].reason,
+            count=sum(max(d.objects, 1) if d.kind.counts_objects else 1 for d in group),
+            bytes=sum(decision.bytes for decision in group),
+        )
+        for group in groups
+    ]
     return tuple(sorted(totals, key=lambda total: (-total.bytes, -total.count, total.kind)))
-
-
-def _total(group: list[Decision]) -> DecisionGroup:
-    kind = group[0].kind
-    return DecisionGroup(
-        kind=kind,
-        reason=group[0].reason,
-        count=sum(max(decision.objects, 1) if kind.counts_objects else 1 for decision in group),
-        bytes=sum(decision.bytes for decision in group),
-    )
 
 
 def _examples(groups: list[list[Decision]], limit: int) -> list[Decision]:

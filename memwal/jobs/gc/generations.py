@@ -17,7 +17,7 @@ whose entries stay as long as the manifest names the generation, and no merge go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -35,7 +35,6 @@ from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protec
 from memwal.jobs.gc.collector import Extent, RegionState, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
 from memwal.jobs.gc.pins import Pin, Why
-from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 
 
@@ -67,8 +66,7 @@ def collect_generations(region: RegionState) -> Iterator[Decision]:
         # that it was merged. What is removable was merged when the pins were read, so that a
         # mark that is written late, or twice, is true.
         raise_marks(region.store, context.marks, {region.region_id: removable})
-        needed = partial(_are_merged_again, region)
-        drop_generations(region.manifests, removable, epoch=latest.writer_epoch, needed=needed)
+        _drop_generations(region, removable)
     yield from decisions
 
 
@@ -104,24 +102,23 @@ def _protection(region: RegionState, removable: int) -> Pin | None:
     )
 
 
-def drop_generations(
-    manifests: RegionManifestStore, removable: int, *, epoch: int, needed: Callable[[], bool]
-) -> None:
+def _drop_generations(region: RegionState, removable: int) -> None:
     """Drop generations up to ``removable`` from the manifest; the writer's epoch stays as it is.
 
-    Drops nothing if the region was claimed since the manifest with this ``epoch`` was read: the
-    writer of that claim may be one that needs them. Nor if they are ``needed``, which is asked
-    after the manifest that is replaced was read: a decision that comes later replaces it first.
+    Drops nothing if the region was claimed since its manifest was read: the writer of that claim
+    may be one that needs them. Nor if they are to be merged again, which is asked after the
+    manifest that is replaced was read: a decision that comes later replaces it first.
     """
+    epoch = region.history.latest.writer_epoch
 
     def change(latest: RegionManifest) -> RegionManifest | None:
-        if latest.writer_epoch != epoch or needed():
+        if latest.writer_epoch != epoch or _are_merged_again(region):
             return None
         remaining = tuple(f for f in latest.flushed if f.generation > removable)
         return replace(latest, flushed=remaining) if len(remaining) < len(latest.flushed) else None
 
     try:
-        manifests.update(change)
+        region.manifests.update(change)
     except ObjectNotFoundError:
         # The region is gone, and with it what would be dropped.
         return

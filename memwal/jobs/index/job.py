@@ -165,14 +165,10 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     existing = index_names(base)
     selected = _select(base, options)
     built = [name for name in selected if name in existing]
-    repairs = rebuild_damaged(location, built, guard=options.guard)
-    built = [name for name in built if name not in repairs.lost]
-    tally = _BuildTally(
-        commits=len(repairs.rebuilt),
-        indexes=set(repairs.rebuilt),
-        warnings=list(repairs.warnings),
-    )
-    if repairs.rebuilt:
+    rebuilt, lost = rebuild_damaged(location, built, guard=options.guard)
+    built = [name for name in built if name not in lost]
+    tally = _BuildTally(commits=len(rebuilt), indexes=set(rebuilt), warnings=list(lost.values()))
+    if rebuilt:
         base = open_base(location)
     for attempt in range(_MAX_ROUNDS):
         if attempt:
@@ -196,8 +192,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
         metrics["unindexable_rows"] = len(refused)
     if tally.parts:
         metrics["parts"] = tally.parts
-    if repairs.rebuilt:
-        metrics["rebuilt"] = len(repairs.rebuilt)
+    if rebuilt:
+        metrics["rebuilt"] = len(rebuilt)
     return JobResult(
         job="index",
         table=location.uri,

@@ -11,8 +11,7 @@ version that was read, and is extended over the others as any.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -51,19 +50,10 @@ _NO_MODEL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildResult:
-    """Indexes that were built again, and those that cannot be."""
-
-    rebuilt: tuple[str, ...]
-    lost: tuple[str, ...]
-    warnings: tuple[str, ...]  # one for each lost index
-
-
 def rebuild_damaged(
     location: TableLocation, names: Collection[str], *, guard: Guard | None = None
-) -> RebuildResult:
-    """Build damaged indexes again.
+) -> tuple[set[str], dict[str, str]]:
+    """Build damaged indexes again; return them, and a warning for each that cannot be built.
 
     Raises
     ------
@@ -74,25 +64,24 @@ def rebuild_damaged(
     """
     base = open_base(location)
     reasons = {name: _STALE for name in find_unusable(base).stale if name in names}
-    for name, files in _bad_files_of(find_bad_index_files(base), names).items():
+    for name, files in _bad_files_of(base, names).items():
         reasons[name] = str(files[0])
-    rebuilt, lost, warnings = [], [], []
+    rebuilt, lost = set(), {}
     for name, reason in sorted(reasons.items()):
         if guard is not None:
             guard()
         logger.warning("index %s of %s is built again: %s", name, location, reason)
         try:
             if rebuild_index(location, name):
-                rebuilt.append(name)
+                rebuilt.add(name)
         except InvalidInputError:
-            lost.append(name)
-            warnings.append(_NO_MODEL.format(name, reason))
-    return RebuildResult(tuple(rebuilt), tuple(lost), tuple(warnings))
+            lost[name] = _NO_MODEL.format(name, reason)
+    return rebuilt, lost
 
 
-def _bad_files_of(files: Iterable[BadFile], names: Collection[str]) -> dict[str, list[BadFile]]:
+def _bad_files_of(base: BaseTable, names: Collection[str]) -> dict[str, list[BadFile]]:
     bad: dict[str, list[BadFile]] = {}
-    for file in files:
+    for file in find_bad_index_files(base):
         if file.index in names:
             bad.setdefault(str(file.index), []).append(file)
     return bad
@@ -113,7 +102,7 @@ def rebuild_index(
 
     def attempt() -> bool:
         base = open_base(location)
-        bad = _bad_files_of(find_bad_index_files(base), [name]).get(name, [])
+        bad = _bad_files_of(base, [name]).get(name, [])
         description = describe_index(base, name)
         if description is None:
             return False

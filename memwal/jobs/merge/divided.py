@@ -197,7 +197,9 @@ class _DividedMerge:
                     regions=part.regions,
                     share=part.share,
                     keys_only=base.dataset.has_stable_row_ids,
-                    decisions=self._decisions(part.regions),
+                    decisions=None
+                    if self.gate is None
+                    else {r.region_id: self.gate.decisions[r.region_id] for r in part.regions},
                 )
                 for number, part in enumerate(divide(pending, self.task_bytes, self.max_tasks))
             ]
@@ -225,11 +227,6 @@ class _DividedMerge:
         """Return the selections that a version does not have, without skipped regions."""
         stops = {region_id: region.generation for region_id, region in self.skipped.items()}
         return still_pending(self.selections, base.details.merged, stops=stops)
-
-    def _decisions(self, regions: Sequence[RegionSelection]) -> dict[UUID, str] | None:
-        if self.gate is None:
-            return None
-        return {region.region_id: self.gate.decisions[region.region_id] for region in regions}
 
     def _reports(self, merged: Sequence[RegionSelection]) -> tuple[QualityReport, ...]:
         """Return the gate's reports, of merged regions and of those on hold."""

@@ -104,20 +104,14 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
     )
 
 
-def explain_merge(
-    location: TableLocation,
-    options: MergeOptions = MergeOptions(),
-    *,
-    clock: Callable[[], float] = time.time,
-) -> MergePlan:
+def explain_merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> MergePlan:
     """Plan a merge without running it, and explain the decision about every pending generation.
 
     Costs one request more for each pending generation than the plan of :func:`merge`, for its age,
     and reads regions that are left out as well. With ``run_bytes``, each plan draws another order
-    of the regions, as each merge does. Runner and guard of the options are not used; ``clock``
-    returns seconds since the epoch.
+    of the regions, as each merge does. Runner and guard of the options are not used.
     """
-    now = clock()
+    now = time.time()
     found = read_regions(location)
 
     candidates = read_candidates(

@@ -27,7 +27,7 @@ from memwal.jobs.options import (
     MergeOptions,
     RecoverOptions,
 )
-from memwal.jobs.progress import JobProgress, Report, Unit, reporting
+from memwal.jobs.progress import Meter, Report, Unit, reporting
 from memwal.jobs.table.recover import recover
 from memwal.quality.report import merge_report_dicts
 from memwal.storage.location import TableLocation
@@ -82,18 +82,23 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
         for region_id, manifest in found.manifests.items()
         if manifest.flushed
     }
-    before = found.base.details.merged
-    total = _count_unmerged(before, target)
+    total = _count_unmerged(found.base.details.merged, target)
     skipped: dict[UUID, SkippedRegion] = {}
     idle = 0
+    meter = Meter(report, job="merge", step="merging", unit=Unit.GENERATIONS, total=total)
     remaining = total
     while remaining:
-        report(_merging(total - remaining, total))
         _check_time(location, deadline, f"{remaining} of {total} generations are not merged")
         # A region that cannot be read is tried once, and uses no budget of the others after that.
-        behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
+        merged = open_base(location).details.merged
+        behind = [
+            region
+            for region, generation in target.items()
+            if merged.get(region, 0) < generation and region not in skipped
+        ]
         results.append(merge(location, replace(merge_options, regions=behind)))
         unmerged = _count_unmerged(open_base(location).details.merged, target)
+        meter.advance(remaining - unmerged)
         idle = idle + 1 if unmerged == remaining and not results[-1].skipped_regions else 0
         remaining = unmerged
         skipped |= {UUID(region.region_id): region for region in results[-1].skipped_regions}
@@ -101,7 +106,7 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
             reasons = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {reasons}")
     _raise_marks(location, target)
-    report(_merging(total, total))
+    meter.finish()
     _check_time(location, deadline, "the maintained indexes have not caught up")
     index_options = IndexOptions(run=options.run, guard=options.guard, progress=report)
     results.append(build_indexes(location, index_options))
@@ -130,10 +135,6 @@ def _raise_marks(location: TableLocation, regions: Collection[UUID]) -> None:
     marks = read_marks(location.store)
     merged = open_base(location).details.merged
     raise_marks(location.store, marks, {region: merged.get(region, 0) for region in regions})
-
-
-def _merging(done: int, total: int) -> JobProgress:
-    return JobProgress(job="merge", step="merging", done=done, total=total, unit=Unit.GENERATIONS)
 
 
 def _recover(location: TableLocation, options: CheckpointOptions, report: Report) -> JobResult:
@@ -166,8 +167,3 @@ def _check_time(location: TableLocation, deadline: float | None, unfinished: str
 def _count_unmerged(merged: Mapping[UUID, int], target: Mapping[UUID, int]) -> int:
     """Count the generations that the base table does not have, by their numbers."""
     return sum(max(number - merged.get(region, 0), 0) for region, number in target.items())
-
-
-def _unmerged_regions(location: TableLocation, target: Mapping[UUID, int]) -> list[UUID]:
-    merged = open_base(location).details.merged
-    return [region for region, generation in target.items() if merged.get(region, 0) < generation]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -294,8 +294,8 @@ def _was_committed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
     ours = {name for rewrite in rewrites for name in _new_files(rewrite)}
     for version in range(base.version + 1, open_base(base.location).version + 1):
         with suppress(ObjectNotFoundError):
-            dataset = open_dataset(base.location, version=version)
-            if not ours.isdisjoint(_files(dataset.get_fragments())):
+            fragments = open_dataset(base.location, version=version).get_fragments()
+            if any(file.path in ours for part in fragments for file in data_files(part)):
                 return True
     return False
 
@@ -303,7 +303,3 @@ def _was_committed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
 def _new_files(rewrite: RewriteResult) -> Iterator[str]:
     for fragment in json.loads(rewrite.json())["new_fragments"]:
         yield from (file["path"] for file in fragment["files"])
-
-
-def _files(fragments: Iterable[lance.LanceFragment]) -> set[str]:
-    return {file.path for fragment in fragments for file in data_files(fragment)}

@@ -215,15 +215,12 @@ def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
     first = after + 1
     if survey.tip == first:
         # Lance finds the end of a log by its newest entry, which is therefore always kept.
-        first = _newest_entry(base.location.store, region_id) or first
+        names = (
+            info.key.rpartition("/")[2] for info in base.location.store.list(wal_dir(region_id))
+        )
+        first = max(filter(None, map(parse_wal_name, names)), default=first)
     pending = tuple(flushed for flushed in manifest.flushed if flushed.generation > merged)
     return _Region(replace(manifest, flushed=pending), range(first, survey.tip))
-
-
-def _newest_entry(store: ObjectStore, region_id: UUID) -> int | None:
-    names = (info.key.rpartition("/")[2] for info in store.list(wal_dir(region_id)))
-    positions = (position for name in names if (position := parse_wal_name(name)) is not None)
-    return max(positions, default=None)
 
 
 def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:

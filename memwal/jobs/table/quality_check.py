@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import lance
 import numpy as np
 import pyarrow as pa
 
@@ -88,7 +87,8 @@ def _report(
     if sampled and sample_rows is not None:
         batches = [dataset.sample(sample_rows, columns=names)]
     elif totals:
-        batches = _batches(dataset, names)
+        scanner = dataset.scanner(columns=names, batch_size=_BATCH_ROWS)
+        batches = (pa.Table.from_batches([batch]) for batch in scanner.to_batches())
     else:
         rows = row_count
     for batch in batches:
@@ -168,8 +168,3 @@ def _column_names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:
     needed = {column for expectation in suite for column in expectation.columns}
     needed |= set(base.primary_key)
     return [name for name in base.schema.names if name in needed] or base.schema.names[:1]
-
-
-def _batches(dataset: lance.LanceDataset, names: list[str]) -> Iterator[pa.Table]:
-    for batch in dataset.scanner(columns=names, batch_size=_BATCH_ROWS).to_batches():
-        yield pa.Table.from_batches([batch])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -59,23 +60,10 @@ class RecoverTask:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushedLog:
-    """Flushed contents of a log."""
-
-    generations: int = 0
-    rows: int = 0  # including superseded ones
-
-    def __add__(self, other: FlushedLog) -> FlushedLog:
-        """Return the sum of two."""
-        return FlushedLog(self.generations + other.generations, self.rows + other.rows)
-
-
-@dataclass(frozen=True, slots=True)
 class RecoverOutcome:
     """Outcome of a task."""
 
-    recovered: int
-    flushed: FlushedLog
+    metrics: Counter[str]  # of the regions that were recovered
     warnings: tuple[str, ...]
 
 
@@ -113,7 +101,7 @@ def recover(
         unit=Unit.REGIONS,
         weight=lambda task: len(task.regions),
     )
-    flushed = sum((outcome.flushed for outcome in outcomes), FlushedLog())
+    metrics = sum((outcome.metrics for outcome in outcomes), Counter())
     return JobResult(
         job="recover",
         table=location.uri,
@@ -121,9 +109,9 @@ def recover(
         tasks=len(tasks),
         seconds=time.monotonic() - started,
         metrics={
-            "recovered_regions": sum(outcome.recovered for outcome in outcomes),
-            "recovered_generations": flushed.generations,
-            "recovered_rows": flushed.rows,
+            "recovered_regions": metrics["regions"],
+            "recovered_generations": metrics["generations"],
+            "recovered_rows": metrics["rows"],
             "unflushed_regions": len(unflushed) - len(regions),
         },
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
@@ -155,7 +143,7 @@ def _unflushed_regions(
 def run_recover_task(task: RecoverTask, *, guard: Guard | None = None) -> RecoverOutcome:
     """Recover some regions, one after the other."""
     base = open_base(task.location)
-    recovered, flushed, warnings = 0, FlushedLog(), []
+    metrics, warnings = Counter[str](), []
     for region_id in task.regions:
         if guard is not None:
             guard()
@@ -168,20 +156,21 @@ def run_recover_task(task: RecoverTask, *, guard: Guard | None = None) -> Recove
                 merged=base.details.merged.get(region_id, 0),
                 recovers=True,
             )
-            flushed += flush_log(base, store, claim)
-            recovered += 1
+            metrics.update(flush_log(base, store, claim), regions=1)
         except MemWalError as error:
             if type(error) is RegionFencedError:
                 logger.info("region %s was claimed meanwhile: %s", region_id, error)
                 continue
             warnings.append(f"region {region_id} is not recovered: {safe_error_text(error)}")
-    return RecoverOutcome(recovered, flushed, tuple(warnings))
+    return RecoverOutcome(metrics, tuple(warnings))
 
 
 def flush_log(
     base: BaseTable, store: ObjectStore, claim: Claim, *, skip_unusable: bool = False
-) -> FlushedLog:
-    """Flush all rows of a claimed region that only its log has, and count them.
+) -> Counter[str]:
+    """Flush all rows of a claimed region that only its log has.
+
+    Returns the number of ``generations``, and that of their ``rows``, with superseded ones.
 
     ``store`` is the one of the claim, which may hold the folders of the region. With
     ``skip_unusable``, rows that cannot be stored are left out: the caller has put them into
@@ -198,7 +187,7 @@ def flush_log(
     settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)
     claimed = ClaimedRegion(store, claim.manifest)
     indexes = maintained_indexes(base)
-    done = FlushedLog()
+    done = Counter[str]()
     for generation in replay(
         store,
         claim,
@@ -224,8 +213,8 @@ def flush_log(
             attempts=MAX_LOST_WRITES,
             exhausted=ConflictError(f"region {region_id} was changed in every attempt to flush it"),
         )
-        done += FlushedLog(1, generation.rows)
-    if not done.generations:
+        done.update(generations=1, rows=generation.rows)
+    if not done:
         # There are only entries without rows, which nobody has to read again.
         claimed.skip_generation(_Rest(claim.manifest.current_generation, claim.next_position - 1))
     return done

@@ -68,13 +68,7 @@ class SnapshotTask:
     regions: tuple[UUID, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotOutcome:
-    """Manifests that a task read."""
-
-    # The latest manifest of each region, with the current tip of its log.
-    manifests: tuple[RegionManifest, ...]
-    hints: int  # how many stored manifests got a new log hint
+_Tips = list[tuple[RegionManifest, bool]]
 
 
 def build_snapshot(
@@ -104,7 +98,7 @@ def build_snapshot(
     regions = discover_regions(location.store)
     count = min(options.max_tasks or 1, -(-len(regions) // _TASK_REGIONS))
     tasks = [SnapshotTask(location, share) for share in shares(regions, count)]
-    outcomes: list[SnapshotOutcome] = run_tasks(
+    outcomes: list[_Tips] = run_tasks(
         options,
         tasks,
         guarded(run_snapshot_task, options.guard),
@@ -113,7 +107,7 @@ def build_snapshot(
         unit=Unit.REGIONS,
         weight=lambda task: len(task.regions),
     )
-    manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
+    manifests = [manifest for outcome in outcomes for manifest, _ in outcome]
     before = open_base(location)
     check_regions(before, marks, {manifest.region_id: manifest for manifest in manifests})
     # Readers may rely on the snapshot alone: what it names must not be lost unnoticed.
@@ -155,7 +149,7 @@ def build_snapshot(
         metrics={
             "regions": len(manifests),
             "bytes": len(data),
-            "hints": sum(outcome.hints for outcome in outcomes),
+            "hints": sum(is_updated for outcome in outcomes for _, is_updated in outcome),
         },
     )
 
@@ -174,16 +168,16 @@ def configured_regions(base: BaseTable) -> int:
     return spec.num_regions
 
 
-def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> SnapshotOutcome:
-    """Read the manifests of some regions, and find and record the tips of their logs."""
+def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> _Tips:
+    """Read the manifests of some regions, and find and record the tips of their logs.
+
+    Returns the latest manifests, with these tips, and whether the stored hint was updated.
+    """
     manifests = read_manifests(task.location.store, task.regions)
     if guard is not None:
         guard()
     threads = parallel_reads(task.location.store)
-    results = map_parallel(partial(_with_tip, task.location), manifests.values(), threads=threads)
-    return SnapshotOutcome(
-        tuple(manifest for manifest, _ in results), sum(updated for _, updated in results)
-    )
+    return map_parallel(partial(_with_tip, task.location), manifests.values(), threads=threads)
 
 
 def _with_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:

@@ -628,7 +628,7 @@ class TestTwoMergers:
             assert running.result().commits == 2
             assert state(table) == EXPECTED
             before_deletes.release()
-            assert other.result().generations == 0
+            assert other.result().metrics["generations"] == 0
 
         check_merged(table, EXPECTED)
 
