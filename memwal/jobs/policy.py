@@ -44,6 +44,8 @@ MAX_REUSE_SECONDS: Final = 600.0
 _PRESETS = frozenset({WHEN_DUE, "@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_NAME = re.compile(r"(?=.*\S).{1,256}", re.DOTALL)
+_ADDRESS = re.compile(r"[^,]+")
 _SCHEDULE_SECONDS = Option(kind=OptionKind.SECONDS, help="pause between two runs", low=1)
 
 
@@ -64,28 +66,11 @@ def check_schedule(key: str, value: object) -> None:
     )
 
 
-def check_tuple(key: str, value: object) -> tuple[object, ...]:
-    """Return the value. Raises InvalidInputError unless it is a tuple."""
-    if not isinstance(value, tuple):
-        raise InvalidInputError(f"Policy key {key!r} is {value!r}; give a tuple of texts.")
-    return value
-
-
-def check_tags(key: str, value: object) -> None:
-    """Raise unless the value is a tuple of tags."""
-    for tag in check_tuple(key, value):
-        if not isinstance(tag, str) or not _TAG.fullmatch(tag):
-            raise InvalidInputError(
-                f"Policy key {key!r} holds {tag!r}; a tag has 1 to 64 letters, digits and "
-                "any of _.:- and starts with a letter or digit."
-            )
-
-
-def check_name(key: str, value: object, what: str) -> None:
-    """Raise unless the value is a name or None; ``what`` names it, and the meaning of None."""
-    if value is None or (isinstance(value, str) and 0 < len(value.strip()) <= 256):
-        return
-    raise InvalidInputError(f"Policy key {key!r} is {value!r}; give {what}.")
+def check_texts(key: str, value: object, pattern: re.Pattern[str], what: str) -> None:
+    """Raise unless the value is a tuple of texts of a pattern; ``what`` names them."""
+    texts = value if isinstance(value, tuple) else (None,)
+    if not all(isinstance(text, str) and pattern.fullmatch(text) for text in texts):
+        raise InvalidInputError(f"Policy key {key!r} is {value!r}; give {what}.")
 
 
 _WINDOW = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d) (\S+)")
@@ -105,9 +90,9 @@ class QuietWindow:
     zone: ZoneInfo
 
     @classmethod
-    def parse(cls, text: object) -> Self:
+    def parse(cls, text: str) -> Self:
         """Read ``"HH:MM-HH:MM Area/City"``; a window to midnight ends at 00:00."""
-        match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
+        match = _WINDOW.fullmatch(text)
         if match is None:
             raise _invalid_window(text, "write HH:MM-HH:MM and a time zone")
         try:
@@ -136,7 +121,7 @@ class QuietWindow:
         return shown >= self.start or shown < self.end
 
 
-def _invalid_window(text: object, why: str) -> InvalidInputError:
+def _invalid_window(text: str, why: str) -> InvalidInputError:
     return InvalidInputError(
         f"Policy key 'quiet_hours' holds {text!r}: {why}, as in '22:00-06:00 Europe/Berlin'."
     )
@@ -343,17 +328,23 @@ class Policy(JsonRecord):
     def __post_init__(self) -> None:
         for key, option in options_of(self).items():
             option.check(f"Policy key {key!r}", getattr(self, key))
-        check_name("pool", self.pool, "the name of an Airflow pool, or None for the default one")
-        check_name("spark_session", self.spark_session, "a name, or None for a session of its own")
+        for key, what in (
+            ("pool", "the name of an Airflow pool, or None for the default one"),
+            ("spark_session", "a name, or None for a session of its own"),
+        ):
+            name = getattr(self, key)
+            check_texts(key, () if name is None else (name,), _NAME, what)
         check_schedule("schedule", self.schedule)
-        check_tags("tags", self.tags)
-        for window in check_tuple("quiet_hours", self.quiet_hours):
+        tags = (
+            "a tuple of tags of 1 to 64 letters, digits and any of _.:- that start with a letter "
+            "or digit"
+        )
+        check_texts("tags", self.tags, _TAG, tags)
+        check_texts("quiet_hours", self.quiet_hours, _NAME, "a tuple of texts")
+        for window in self.quiet_hours:
             QuietWindow.parse(window)
-        for root in check_tuple("allow_external", self.allow_external):
-            if not isinstance(root, str) or not root or "," in root:
-                raise InvalidInputError(
-                    f"Policy key 'allow_external' holds {root!r}; give addresses without commas."
-                )
+        addresses = "a tuple of addresses without commas"
+        check_texts("allow_external", self.allow_external, _ADDRESS, addresses)
 
     def recover_options(self) -> RecoverOptions:
         """Return the options of a recovery under this policy."""

@@ -111,18 +111,16 @@ class Meter:
         if self._done < self._total:
             self.advance(self._total)
 
-    def __reduce__(self) -> tuple[type[NoMeter], tuple[()]]:
-        return (NoMeter, ())
+    def __reduce__(self) -> tuple[Callable[[], Meter], tuple[()]]:
+        return (_no_meter, ())
 
 
-class NoMeter:
-    """Meter of tasks that run on another machine, whose reports are not shown."""
-
-    def advance(self, amount: int) -> None:
-        """Count nothing."""
+def _no_meter() -> Meter:
+    return NO_METER
 
 
-NO_METER: Final = NoMeter()
+NO_METER: Final = Meter(lambda progress: None, job="", step="", unit=Unit.ROWS, total=0)
+"""Meter of tasks that run on another machine, whose reports are not shown."""
 
 
 class _TaskOptions(Protocol):

@@ -176,13 +176,7 @@ class TableStatus(JsonRecord):
         )
 
     def aged(self, seconds: float) -> Self:
-        """Return the status that a table which did not change has later.
-
-        Parameters
-        ----------
-        seconds : float
-            How much later: all ages are so much higher.
-        """
+        """Return the status that a table which did not change has some ``seconds`` later."""
         regions = tuple(
             replace(
                 region,

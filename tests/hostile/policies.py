@@ -277,10 +277,10 @@ AREAS = (
         "policies",
         mutated(POLICY) | trees() | st.builds(nested, st.integers(1, 50)),
         _policy,
-        (policy, "check_name"),
+        (policy, "check_texts"),
         examples=30,
     ),
-    Area("policies of a command line", _settings(), _set, (policy, "check_tags")),
+    Area("policies of a command line", _settings(), _set, (policy, "check_texts")),
     Area("schedules", _cron(), _schedule, (schedule, "_parse_field")),
     Area(
         "suites",

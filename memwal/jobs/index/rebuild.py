@@ -55,12 +55,8 @@ def rebuild_damaged(
 ) -> tuple[set[str], dict[str, str]]:
     """Build damaged indexes again; return them, and a warning for each that cannot be built.
 
-    Raises
-    ------
-    ConflictError
-        Other commits kept getting in between.
-    LostWriteError
-        Files of a new index were not written whole in several attempts.
+    Raises ConflictError if other commits kept getting in between, and LostWriteError if files of a
+    new index were not written whole in several attempts.
     """
     base = open_base(location)
     reasons = {name: _STALE for name in find_unusable(base).stale if name in names}

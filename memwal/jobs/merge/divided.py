@@ -72,7 +72,7 @@ from memwal.jobs.merge.rewrite import (
 from memwal.jobs.merge.run_files import Intent, KeyFile, run_dir, write_intent
 from memwal.jobs.merge.screening import Gate
 from memwal.jobs.metrics import job_metrics
-from memwal.jobs.progress import Meter, NoMeter
+from memwal.jobs.progress import Meter
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
@@ -106,17 +106,14 @@ def merge_divided(
     run: TaskRunner = run_in_process,
     guard: Guard | None = None,
     rules: QualityRules | None = None,
-    meter: Meter | NoMeter,
+    meter: Meter,
 ) -> MergeOutcome:
     """Merge the pending generations of ``selections`` in one commit, and its progress in another.
 
     Each task takes about ``task_bytes`` of memory; if there are cores for them, ``max_tasks`` run
     at once.
 
-    Raises
-    ------
-    MergeContentionError
-        Every attempt met other commits. Nothing was merged.
+    Raises MergeContentionError if every attempt met other commits. Nothing was merged then.
     """
     gate = Gate(rules, location) if rules is not None else None
     limited = partial(_run_limited, run, max(task_bytes, _MIN_LEFT_BYTES))
@@ -158,7 +155,7 @@ class _DividedMerge:
     run: TaskRunner
     guard: Guard | None
     gate: Gate | None
-    meter: Meter | NoMeter
+    meter: Meter
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
     is_unrecorded: bool = False  # whether rows may be committed whose progress is not
 

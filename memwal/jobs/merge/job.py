@@ -43,7 +43,7 @@ from memwal.jobs.merge.picker import (
 )
 from memwal.jobs.merge.progress import finish_runs
 from memwal.jobs.options import MergeOptions
-from memwal.jobs.progress import NO_METER, Meter, NoMeter, Unit, reporting
+from memwal.jobs.progress import NO_METER, Meter, Unit, reporting
 from memwal.jobs.shared_keys import held_regions
 from memwal.quality.report import combine_reports
 from memwal.quality.rules import QualityRules
@@ -223,7 +223,7 @@ def read_candidates(
 
 
 def run_merge_task(
-    task: MergeTask, *, guard: Guard | None = None, meter: Meter | NoMeter = NO_METER
+    task: MergeTask, *, guard: Guard | None = None, meter: Meter = NO_METER
 ) -> MergeOutcome:
     """Merge a task's generations, one commit after another, oldest first within each region.
 

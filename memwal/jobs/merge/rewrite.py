@@ -34,7 +34,7 @@ from memwal.jobs.merge.region_rows import (
     skip_from,
 )
 from memwal.jobs.merge.run_files import KeyFile, read_decision, write_keys
-from memwal.jobs.progress import NO_METER, Meter, NoMeter
+from memwal.jobs.progress import NO_METER, Meter
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask
 
@@ -90,7 +90,7 @@ class WrittenRows:
     bytes_written: int = 0
 
 
-def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) -> Rewritten:
+def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten:
     """Write the newest rows of the regions, up to the first generation that cannot be read.
 
     Safe to repeat: a repetition writes other files, and replaces the file of the keys.
@@ -131,7 +131,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     )
 
 
-def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> WrittenRows:
+def run_rows_task(task: RowsTask, *, meter: Meter = NO_METER) -> WrittenRows:
     """Write rows: first those that replace a row of the base table, with its id, then new ones.
 
     Safe to repeat: a repetition writes other files.

@@ -59,7 +59,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import JobResult
-from memwal.jobs.progress import NO_METER, Meter, NoMeter, ProgressOption, Report, Unit, reporting
+from memwal.jobs.progress import NO_METER, Meter, ProgressOption, Report, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
 from memwal.lsm.wal.log import lost_log_error, survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
@@ -93,20 +93,11 @@ def copy_table(
     ``objects`` and ``bytes``. With ``progress``, as of :class:`memwal.jobs.options.RunOptions`, the
     objects of the source are listed once more, for their sizes.
 
-    Raises
-    ------
-    TableSetupError
-        The source is not a table with MemWAL, or something is stored at the target.
-    UnsupportedStoreError
-        The target has no put-if-absent.
-    StoreAccessError
-        The source is read-only: a copy needs a tag there while it runs.
-    InvalidInputError
-        The target is inside the source.
-    CorruptDataError
-        An entry of a log is missing.
-    ConflictError
-        The tag expired between two objects. Delete what is at the target and copy again.
+    Raises TableSetupError if the source is not a table with MemWAL, or something is stored at the
+    target; InvalidInputError if the target is inside the source; UnsupportedStoreError if it has no
+    put-if-absent; StoreAccessError if the source is read-only, since a copy needs a tag there while
+    it runs; CorruptDataError if an entry of a log is missing; and ConflictError if the tag expired
+    between two objects: delete what is at the target and copy again.
     """
     started = time.monotonic()
     open_base(source).require_mem_wal()
@@ -162,7 +153,7 @@ def _copy(
     region_keys = (key for region in regions for key in _region_keys(source.store, region))
     objects = stored_objects(base)
     objects |= {key: StoredObject(source.store, key) for key in region_keys}
-    meter: Meter | NoMeter = NO_METER
+    meter: Meter = NO_METER
     if report is not None:
         total = sum(info.size for info in source.store.list("") if info.key in objects)
         meter = Meter(report, job="copy", step="copying", unit=Unit.BYTES, total=total)
@@ -244,7 +235,7 @@ def _copy_objects(
     target: TableLocation,
     objects: Mapping[str, StoredObject],
     tag: ReadTag,
-    meter: Meter | NoMeter,
+    meter: Meter,
 ) -> dict[str, int]:
     """Copy objects, and return the size of each in bytes after the last one is stored."""
     sizes: dict[str, int] = {}
@@ -302,9 +293,7 @@ def _kind_of(key: str) -> FileKind:
     return FileKind.PLAIN
 
 
-def _copy_object(
-    source: StoredObject, target: ObjectStore, key: str, meter: Meter | NoMeter
-) -> int:
+def _copy_object(source: StoredObject, target: ObjectStore, key: str, meter: Meter) -> int:
     first = source.store.get_range(source.key, start=0, length=CHUNK_BYTES)
     if len(first) < CHUNK_BYTES:
         # Durable one by one: nothing names it before all are.

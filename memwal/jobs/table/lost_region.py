@@ -44,16 +44,9 @@ def start_over(location: TableLocation, region_id: UUID, *, dry_run: bool = True
     By default a dry run. Stop the writers of the region before. Readers that use the region
     snapshot (``Table.at_most``) need a new one afterwards.
 
-    Returns
-    -------
-    JobResult
-        Metrics ``merged_generation``, up to which the base table has the rows of the region, and
-        ``first_generation`` of the new incarnation.
-
-    Raises
-    ------
-    InvalidInputError
-        The region is not lost, or the table never had it.
+    The result has the metrics ``merged_generation``, up to which the base table has the rows of the
+    region, and ``first_generation`` of the new incarnation. Raises InvalidInputError if the region
+    is not lost, or the table never had it.
     """
     started = time.monotonic()
     base = open_base(location)

@@ -176,12 +176,8 @@ def flush_log(
     ``skip_unusable``, rows that cannot be stored are left out: the caller has put them into
     quarantine. Afterwards no claim replays the entries before this one.
 
-    Raises
-    ------
-    RegionFencedError
-        Another writer claimed the region, which then replays the rows.
-    MemWalError
-        An entry is damaged, or the store failed. What was flushed stays.
+    Raises RegionFencedError if another writer claimed the region, which then replays the rows, and
+    MemWalError if an entry is damaged, or the store failed; what was flushed stays.
     """
     region_id = claim.manifest.region_id
     settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)

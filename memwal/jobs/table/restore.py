@@ -99,20 +99,11 @@ def restore(
     """Restore the base table to a version, or decide after another client restored one.
 
     The rows of the base table are those of the version then. Rows that were never merged, flushed
-    or not, are seen over them as before. Without ``version``, the rows stay as they are.
-
-    Parameters
-    ----------
-    version : int or str, optional
-        Version of the base table, or a tag. Its columns must be those of now.
-    merge_again : bool, default False
-        Whether generations that were merged since, and that are not in the base table any more, are
-        merged again. Otherwise they are given up.
-    discard_pending : bool, default False
-        Whether generations that are flushed and were never merged are given up too. Rows that are
-        not flushed stay in the log.
-    dry_run : bool, default False
-        Only count what would be changed.
+    or not, are seen over them as before. ``version`` is a number or a tag, and has the columns of
+    now; without it, the rows stay as they are. Generations that were merged since, and that are not
+    in the base table any more, are given up, unless ``merge_again``. With ``discard_pending``, so
+    are those that are flushed and were never merged; rows that are not flushed stay in the log.
+    With ``dry_run``, only count what would be changed.
 
     Returns
     -------

@@ -24,8 +24,8 @@ from memwal.base_table.snapshot import (
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import read_index_section
 from memwal.jobs.gc.history import StoredVersions
+from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable, find_bad_data_files
 from memwal.jobs.verify.findings import Finding
-from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_data_files
 from memwal.lsm.key_hashes import hash_rows
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation

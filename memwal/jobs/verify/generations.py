@@ -28,9 +28,9 @@ from memwal.format.paths import (
     table_manifest_keys,
 )
 from memwal.format.region_manifest import FlushedGeneration
+from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable, find_bad_data_files
 from memwal.jobs.verify.findings import Finding
 from memwal.jobs.verify.indexes import index_problems
-from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_data_files
 from memwal.lsm.flush.key_index import DIRECTORY, PAGES
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.region.rows import align_rows, key_column, with_field_ids
@@ -273,7 +273,7 @@ def _check_rows(
     location = check.base.location
     try:
         with damage_as_unreadable(location.store, check.folder):
-            rows, keys = _read_keys(check.base, dataset)
+            rows, keys = read_keys(check.base, dataset)
     except Unreadable as error:
         yield check.finding("generation-damaged", f"its rows cannot be read: {error}")
         return
@@ -296,12 +296,7 @@ def _check_rows(
     yield rows
 
 
-def read_stored_keys(base: BaseTable, dataset: lance.LanceDataset) -> StoredKeys:
-    """Read the stored keys of a generation."""
-    return _read_keys(base, dataset, everything=False)[1]
-
-
-def _read_keys(
+def read_keys(
     base: BaseTable, dataset: lance.LanceDataset, *, everything: bool = True
 ) -> tuple[pa.Table, StoredKeys]:
     """Read the rows, and return the columns from which regions are computed, and the keys.

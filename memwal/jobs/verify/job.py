@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -21,6 +22,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.job import run_in_process, shares
 from memwal.jobs.options import GcOptions, VerifyOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.verify.base_table import (
@@ -31,6 +33,7 @@ from memwal.jobs.verify.base_table import (
     check_repeated_keys,
     open_newest,
 )
+from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable
 from memwal.jobs.verify.findings import Finding, VerifyReport, worst_first
 from memwal.jobs.verify.generations import GenerationCheck, check_generation
 from memwal.jobs.verify.indexes import check_index_contents, check_index_files
@@ -55,11 +58,25 @@ from memwal.jobs.verify.specs import (
     check_stale_indexes,
     check_values,
 )
-from memwal.jobs.verify.task import Unreadable, VerifyTask, damage_as_unreadable, plan_verify
 from memwal.jobs.verify.wal import check_log
 from memwal.lsm.row_schema import RowSchema
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyTask:
+    """Part of a verification that one worker runs."""
+
+    location: TableLocation
+    regions: tuple[UUID, ...]  # to check; empty for the base table itself
+    options: VerifyOptions  # without the runner, which does not go to workers
+    now: datetime  # when the verification began, in UTC
+
+    @property
+    def all_regions(self) -> bool:
+        """Whether the base table's records of regions can be compared with all regions."""
+        return self.options.regions is None
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
@@ -234,7 +251,15 @@ def verify(
         The store failed, so nothing is known about the table.
     """
     started = time.monotonic()
-    tasks = plan_verify(location, options, now=datetime.fromtimestamp(clock(), UTC))
+    now = datetime.fromtimestamp(clock(), UTC)
+    sent = replace(options, run=run_in_process, progress=None)
+    if options.regions is None:
+        regions = discover_regions(location.store)
+    else:
+        regions = sorted(set(options.regions))
+    # One task is for the base table.
+    parts = [(), *shares(regions, options.max_tasks)]
+    tasks = [VerifyTask(location, part, sent, now) for part in parts]
     outcomes: list[tuple[int, tuple[Finding, ...]]] = run_tasks(
         options,
         tasks,
@@ -247,7 +272,7 @@ def verify(
     return VerifyReport(
         table=location.uri,
         version=max(version for version, _ in outcomes),
-        regions=sum(len(task.regions) for task in tasks),
+        regions=len(regions),
         tasks=len(tasks),
         seconds=time.monotonic() - started,
         findings=worst_first(finding for _, findings in outcomes for finding in findings),

@@ -24,8 +24,8 @@ from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
+from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable
 from memwal.jobs.verify.findings import Finding
-from memwal.jobs.verify.task import Unreadable, damage_as_unreadable
 from memwal.lsm.region_places import RegionPlaces
 from memwal.quality.quarantine import FOLDER, Quarantine
 from memwal.reader.base_indexes import covered_fragments
@@ -166,14 +166,7 @@ class _OpenGeneration:
 
     source: GenerationSource
     folder: str
-
-
-@dataclass(frozen=True, slots=True)
-class _RegionGenerations:
-    """Stored generations of a region, oldest first: merged ones, and those still to be merged."""
-
-    merged: tuple[_OpenGeneration, ...]
-    pending: tuple[_OpenGeneration, ...]
+    merged: bool  # otherwise it is still to be merged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,13 +211,13 @@ def check_merged_rows(
     if unknown:
         # They may have newer rows of any key.
         return
-    group: list[_RegionGenerations] = []
+    group: list[list[_OpenGeneration]] = []
     rows = 0
     for manifest in manifests.values():
         if manifest.spec_id != newest_spec or places.place(manifest) in shared:
             continue
         region = _open_region(base, manifest)
-        if region is None or not region.merged:
+        if not any(generation.merged for generation in region):
             continue
         group.append(region)
         rows += sum(flushed.rows or _SCANNED_ROWS for flushed in manifest.flushed)
@@ -235,8 +228,11 @@ def check_merged_rows(
         yield from _check_group(base, group, sampled)
 
 
-def _open_region(base: BaseTable, manifest: RegionManifest) -> _RegionGenerations | None:
-    """Open the generations of a region; None if one is missing or damaged (reported elsewhere)."""
+def _open_region(base: BaseTable, manifest: RegionManifest) -> list[_OpenGeneration]:
+    """Open the generations of a region, oldest first.
+
+    Empty if one of them is missing or damaged, which another check reports.
+    """
     merged = base.details.merged.get(manifest.region_id, 0)
     generations = []
     for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation):
@@ -248,17 +244,14 @@ def _open_region(base: BaseTable, manifest: RegionManifest) -> _RegionGeneration
                 source = replace(source, identity=None)
                 read_keys(source, base.primary_key)
         except (Unreadable, CorruptDataError):
-            return None
-        generations.append(_OpenGeneration(source, folder))
-    return _RegionGenerations(
-        tuple(stored for stored in generations if stored.source.generation <= merged),
-        tuple(stored for stored in generations if stored.source.generation > merged),
-    )
+            return []
+        generations.append(_OpenGeneration(source, folder, flushed.generation <= merged))
+    return generations
 
 
 def _check_group(
     base: BaseTable,
-    regions: Sequence[_RegionGenerations],
+    regions: Sequence[list[_OpenGeneration]],
     sampled: Mapping[UUID, Collection[int]] | None,
 ) -> Iterator[Finding]:
     try:
@@ -275,33 +268,30 @@ def _check_group(
     yield from _check_coverage(base, newest, unchanged)
 
 
-def _find_newest_stored(base: BaseTable, regions: Sequence[_RegionGenerations]) -> _NewestMerged:
+def _find_newest_stored(base: BaseTable, regions: Sequence[list[_OpenGeneration]]) -> _NewestMerged:
     """Find the newest merged rows, without regions that are collected during the check."""
+    store = base.location.store
     while True:
         try:
             return _find_newest_merged(base, regions)
         except ObjectNotFoundError:
             # Another check reports a generation that should not have been collected.
-            remaining = [region for region in regions if _is_stored(base, region)]
+            remaining = [
+                region
+                for region in regions
+                if all(store.exists(f"{stored.folder}/{BLOOM_FILTER_NAME}") for stored in region)
+            ]
             if len(remaining) == len(regions):
                 raise
             regions = remaining
 
 
-def _is_stored(base: BaseTable, region: _RegionGenerations) -> bool:
-    """Return whether no collector has begun to delete any of the region's generations."""
-    store = base.location.store
-    return all(
-        store.exists(f"{stored.folder}/{BLOOM_FILTER_NAME}")
-        for stored in (*region.merged, *region.pending)
-    )
-
-
-def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) -> _NewestMerged:
+def _find_newest_merged(base: BaseTable, regions: Sequence[list[_OpenGeneration]]) -> _NewestMerged:
     primary_key = base.primary_key
     kind = key_column(base.schema.empty_table().select(list(primary_key)), primary_key).type
-    stored = tuple(generation for region in regions for generation in region.merged)
-    pending = tuple(generation for region in regions for generation in region.pending)
+    opened = [generation for region in regions for generation in region]
+    stored = tuple(generation for generation in opened if generation.merged)
+    pending = tuple(generation for generation in opened if not generation.merged)
     newest = find_newest([generation.source for generation in stored], primary_key, kind)
     deleted = [pa.array([], kind)]
     for generation in pending:

@@ -83,7 +83,7 @@ from memwal.jobs.verify.generations import (
     check_bloom,
     check_generation,
     check_key_index,
-    read_stored_keys,
+    read_keys,
 )
 from memwal.jobs.verify.indexes import check_index_contents, check_index_files
 from memwal.jobs.verify.manifests import check_hint, read_history
@@ -159,7 +159,12 @@ def repair(
         text = finding.advice if done else "it is not wrong any more"
         actions.append(RepairAction(finding=finding, state=state, text=text))
     if any(a.state == "done" and a.finding.repair is Repair.GENERATION for a in actions):
-        _publish_rebuilt(location)
+        try:
+            # So that readers of snapshots do not ask for the old folders.
+            if open_base(location).details.snapshot_ts_millis:
+                build_snapshot(location)
+        except MemWalError as error:
+            logger.warning("the snapshot still names folders that were lost: %s", error)
     return tuple(actions)
 
 
@@ -219,7 +224,7 @@ def _read_keys(location: TableLocation, folder: str) -> StoredKeys | None:
     try:
         with lance_errors(f"damage_as_unreadable {folder}"):
             dataset = open_dataset(location, folder)
-            return read_stored_keys(open_base(location), dataset)
+            return read_keys(open_base(location), dataset, everything=False)[1]
     except ObjectNotFoundError:
         return None
 
@@ -257,15 +262,6 @@ def _repair_index(location: TableLocation, finding: Finding, _now: datetime) -> 
     return rebuild_index(location, finding.object, is_damaged=is_damaged)
 
 
-def _publish_rebuilt(location: TableLocation) -> None:
-    """Publish a snapshot, so that readers of snapshots do not ask for the old folders."""
-    try:
-        if open_base(location).details.snapshot_ts_millis:
-            build_snapshot(location)
-    except MemWalError as error:
-        logger.warning("the snapshot still names folders that were lost: %s", error)
-
-
 def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) -> bool:
     base = open_base(location)
     if not any(_is_same(finding, check_snapshot(base, read_manifests(location.store)))):
@@ -275,15 +271,14 @@ def _repair_snapshot(location: TableLocation, finding: Finding, _now: datetime) 
 
 
 def _repair_catchup(location: TableLocation, finding: Finding, _now: datetime) -> bool:
-    changed = False
-
-    def change(base: BaseTable) -> IndexDetails:
-        nonlocal changed
-        changed = False
+    def change(base: BaseTable) -> IndexDetails | None:
         progress = base.details.catchup.get(finding.object)
-        if progress is None or not any(_is_same(finding, _catchup_findings(base))):
-            return base.details
-        changed = True
+        if progress is None:
+            return None
+        manifests = read_manifests(location.store)
+        found = chain(check_indexes(base), check_merged_rows(base, manifests))
+        if not any(_is_same(finding, found)):
+            return None
         lowered = (
             {
                 region_id: min(generation, base.details.merged.get(region_id, 0))
@@ -294,28 +289,33 @@ def _repair_catchup(location: TableLocation, finding: Finding, _now: datetime) -
         )
         return replace(base.details, catchup={**base.details.catchup, finding.object: lowered})
 
-    update_details(location, change)
-    return changed
+    return _change_details(location, change)
 
 
 def _repair_maintained(location: TableLocation, finding: Finding, _now: datetime) -> bool:
-    changed = False
-
-    def change(base: BaseTable) -> IndexDetails:
-        nonlocal changed
-        changed = finding.object in unmaintainable_index_names(base)
-        if not changed:
-            return base.details
+    def change(base: BaseTable) -> IndexDetails | None:
+        if finding.object not in unmaintainable_index_names(base):
+            return None
         names = tuple(name for name in base.details.maintained_indexes if name != finding.object)
         return replace(base.details, maintained_indexes=names)
 
-    update_details(location, change)
+    return _change_details(location, change)
+
+
+def _change_details(
+    location: TableLocation, change: Callable[[BaseTable], IndexDetails | None]
+) -> bool:
+    """Change the details of the latest version; False if ``change`` returns None."""
+    changed = False
+
+    def attempt(base: BaseTable) -> IndexDetails:
+        nonlocal changed
+        details = change(base)
+        changed = details is not None
+        return base.details if details is None else details
+
+    update_details(location, attempt)
     return changed
-
-
-def _catchup_findings(base: BaseTable) -> Iterable[Finding]:
-    yield from check_indexes(base)
-    yield from check_merged_rows(base, read_manifests(base.location.store))
 
 
 def _is_same(finding: Finding, others: Iterable[Finding]) -> Iterable[bool]:

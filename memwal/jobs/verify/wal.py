@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import pairwise
 from uuid import UUID
@@ -55,17 +55,15 @@ def check_log(
     if rows:
         findings += _check_entries(store, manifest, objects, row_schema)
     for finding in findings:
-        if finding.code in _FLUSHED_ONLY and _is_abandoned(finding.object, abandoned):
+        at = parse_wal_name(finding.object.rpartition("/")[2])
+        is_abandoned = any(
+            at is not None and record.first_position <= at <= record.last_position
+            for record in abandoned
+        )
+        if finding.code in _FLUSHED_ONLY and is_abandoned:
             # A writer was opened with replay=False because of it, and recorded that.
             continue
         yield finding
-
-
-def _is_abandoned(key: str, records: Sequence[AbandonedRows]) -> bool:
-    position = parse_wal_name(key.rpartition("/")[2])
-    return position is not None and any(
-        record.first_position <= position <= record.last_position for record in records
-    )
 
 
 def _check_positions(
@@ -142,7 +140,12 @@ def _check_entries(
             epoch = max(epoch, entry.writer_epoch)
             if row_schema is not None and position > manifest.replay_after:
                 yield from _check_rows(manifest, position, entry, row_schema)
-    yield from _check_torn(manifest, torn, last_rows)
+    for position, text in torn:
+        if position < last_rows or position <= manifest.replay_after:
+            yield _unreadable(manifest, position, text)
+        else:
+            text = "it was never acknowledged as durable, or the machine crashed before it was"
+            yield _finding("log-tip-torn", region_id, position, text)
     if ahead:
         latest = RegionManifestStore(store, region_id).read_latest()
         if latest is not None and epoch > latest.writer_epoch:
@@ -162,17 +165,6 @@ def _check_rows(
         return
     if unusable is not None:
         yield _finding("log-rows-unusable", manifest.region_id, position, str(unusable))
-
-
-def _check_torn(
-    manifest: RegionManifest, torn: Sequence[tuple[int, str]], last_rows: int
-) -> Iterator[Finding]:
-    for position, text in torn:
-        if position < last_rows or position <= manifest.replay_after:
-            yield _unreadable(manifest, position, text)
-        else:
-            text = "it was never acknowledged as durable, or the machine crashed before it was"
-            yield _finding("log-tip-torn", manifest.region_id, position, text)
 
 
 def _unreadable(manifest: RegionManifest, position: int, text: str) -> Finding:

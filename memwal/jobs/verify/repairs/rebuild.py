@@ -45,13 +45,9 @@ def rebuild_generation(base: BaseTable, region_id: UUID, lost: FlushedGeneration
     collector. Memory is bounded as for a flush. Returns False if the manifest does not name the
     generation any more, or another process rebuilt it.
 
-    Raises
-    ------
-    CorruptDataError
-        The log does not have all of its rows, or not as many as the manifest records. Nothing was
-        changed.
-    StoreUnavailableError
-        The new folder was collected meanwhile; call this again.
+    Raises CorruptDataError if the log does not have all of its rows, or not as many as the manifest
+    records: nothing was changed. Raises StoreUnavailableError if the new folder was collected
+    meanwhile; call this again.
     """
     store = base.location.store
     manifests = RegionManifestStore(store, region_id)

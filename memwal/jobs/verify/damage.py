@@ -1,12 +1,9 @@
-"""Tasks of a verification, and reads that distinguish damaged data from a store that fails."""
+"""Reads that distinguish damaged data from a store that fails."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
-from uuid import UUID
 
 from memwal.base_table.named_files import BadFile, find_bad_external_files
 from memwal.boundary.lance_errors import first_line, is_panic
@@ -14,39 +11,8 @@ from memwal.errors import MemWalError, NewerFormatError, ObjectNotFoundError, St
 from memwal.format.lance_files import FileKind
 from memwal.format.lance_manifest import named_files
 from memwal.format.paths import VERSIONS_DIR
-from memwal.jobs.job import run_in_process, shares
-from memwal.jobs.options import VerifyOptions
-from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyTask:
-    """Part of a verification that one worker runs."""
-
-    location: TableLocation
-    regions: tuple[UUID, ...]  # to check; empty for the base table itself
-    options: VerifyOptions  # without the runner, which does not go to workers
-    now: datetime  # when the verification began, in UTC
-
-    @property
-    def all_regions(self) -> bool:
-        """Whether the base table's records of regions can be compared with all regions."""
-        return self.options.regions is None
-
-
-def plan_verify(
-    location: TableLocation, options: VerifyOptions, *, now: datetime
-) -> tuple[VerifyTask, ...]:
-    """Plan one task for the base table, and at most ``max_tasks`` for the regions."""
-    regions = options.regions
-    region_ids = discover_regions(location.store) if regions is None else sorted(set(regions))
-    sent = replace(options, run=run_in_process, progress=None)
-    return tuple(
-        VerifyTask(location, share, sent, now)
-        for share in [(), *shares(region_ids, options.max_tasks)]
-    )
 
 
 class Unreadable(Exception):
