@@ -60,8 +60,6 @@ from memwal.util.retry import retry_lost_races
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-_Commit = Callable[[lance.LanceDataset], None]
-
 # Parameters that training chooses anew, or that describe the layout of the old codebook.
 _TRAINED = ("ivf_centroids", "pq_codebook", "rabitq_model", "num_partitions", "skip_transpose")
 
@@ -245,18 +243,17 @@ class IndexMigration:
             Other commits kept getting in between; call again.
         """
 
-        def build(base: BaseTable) -> _Commit | None:
-            if self._is_built(base):
-                return None
-            return self._training(base, num_partitions, num_sub_vectors)
+        def build(base: BaseTable) -> None:
+            if not self._is_built(base):
+                self._train(base, num_partitions, num_sub_vectors)
 
         def maintain(latest: BaseTable) -> IndexDetails:
             names = list(maintained_index_names(latest))
             if self.new in names and not latest.details.maintain_all_indexes:
                 return latest.details
-            return _details_maintaining(latest, _moved_after(names, self.new, self.old))
+            return _details_with(latest, names, self.new, after=self.old)
 
-        self._commit(build, f"building index {self.new}")
+        self._retry(build, f"building index {self.new}")
         update_details(self.location, maintain)
         return self.status()
 
@@ -280,7 +277,7 @@ class IndexMigration:
                 )
             if names.index(self.new) < names.index(self.old):
                 return latest.details
-            return _details_maintaining(latest, _moved_after(names, self.old, self.new))
+            return _details_with(latest, names, self.old, after=self.new)
 
         if self.status().step not in (MigrationStep.FINISHING, MigrationStep.FINISHED):
             update_details(self.location, prefer)
@@ -406,10 +403,10 @@ class IndexMigration:
             )
         return True
 
-    def _training(
+    def _train(
         self, base: BaseTable, num_partitions: int | None, num_sub_vectors: int | None
-    ) -> _Commit:
-        """Return the commit that trains and builds the new index with the old one's parameters."""
+    ) -> None:
+        """Train and build the new index with the parameters of the old one."""
         old = self._require_old(base)
         if base.dataset.count_rows() == 0:
             raise TableSetupError(
@@ -437,30 +434,21 @@ class IndexMigration:
         def commit(dataset: lance.LanceDataset) -> None:
             dataset.create_index(old.field_names[0], kind, name=self.new, **options)
 
-        return commit
+        commit_durably(base, commit, doing=f"building index {self.new}")
 
     def _drop(self, index: str) -> None:
-        def drop(base: BaseTable) -> _Commit | None:
-            if index not in index_names(base):
-                return None
-            return lambda dataset: dataset.drop_index(index)
+        doing = f"dropping index {index}"
 
-        self._commit(drop, f"dropping index {index}")
+        def drop(base: BaseTable) -> None:
+            if index in index_names(base):
+                commit_durably(base, lambda dataset: dataset.drop_index(index), doing=doing)
 
-    def _commit(self, prepare: Callable[[BaseTable], _Commit | None], doing: str) -> None:
-        """Make the commit that ``prepare`` returns for the latest version, unless it is None.
+        self._retry(drop, doing)
 
-        A commit that conflicts with another one is not repeated as it is, but prepared again.
-        """
-
-        def attempt() -> None:
-            base = open_base(self.location)
-            commit = prepare(base)
-            if commit is not None:
-                commit_durably(base, commit, doing=doing)
-
+    def _retry(self, attempt: Callable[[BaseTable], None], doing: str) -> None:
+        """Make an attempt on the latest version, and another if its commit lost a race."""
         retry_lost_races(
-            attempt,
+            lambda: attempt(open_base(self.location)),
             attempts=5,  # each trains anew
             exhausted=ConflictError(
                 f"{doing} of {self.location} met other commits in each attempt; try again"
@@ -494,15 +482,12 @@ def _generations_without(base: BaseTable, index: str) -> tuple[tuple[UUID, int],
     )
 
 
-def _moved_after(names: Sequence[str], name: str, predecessor: str) -> list[str]:
-    """Return the names in their order, with one moved or added right after another."""
+def _details_with(base: BaseTable, names: Sequence[str], name: str, *, after: str) -> IndexDetails:
+    """Return the details with these maintained indexes, one moved or added right after another."""
     others = [other for other in names if other != name]
-    at = others.index(predecessor) + 1
-    return [*others[:at], name, *others[at:]]
-
-
-def _details_maintaining(base: BaseTable, names: Sequence[str]) -> IndexDetails:
-    return replace(base.details, maintained_indexes=tuple(names), maintain_all_indexes=False)
+    at = others.index(after) + 1
+    maintained = (*others[:at], name, *others[at:])
+    return replace(base.details, maintained_indexes=maintained, maintain_all_indexes=False)
 
 
 def _details_without(base: BaseTable, index: str) -> IndexDetails:
