@@ -6,9 +6,7 @@ put its next fence at the front of an empty log, where it fences no writer.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
@@ -29,45 +27,32 @@ from memwal.util.arrays import Mask
 LogPositions = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntries:
-    """Entries of a log, oldest first, in 24 bytes each."""
+# Position of an entry, its size in bytes, and its time in seconds since the epoch.
+_ENTRY = np.dtype([("position", "<u8"), ("size", "<u8"), ("time", "<f8")])
 
-    positions: LogPositions
-    sizes: npt.NDArray[np.uint64]  # in bytes
-    times: npt.NDArray[np.float64]  # in seconds since the epoch
 
-    @classmethod
-    def list(cls, store: ObjectStore, region_id: UUID) -> LogEntries:
-        """List a region's log."""
-        positions, sizes, times = array("Q"), array("Q"), array("d")
-        for info in store.list(wal_dir(region_id)):
-            position = parse_wal_name(info.key.rpartition("/")[2])
-            if position is not None:
-                positions.append(position)
-                sizes.append(info.size)
-                times.append(info.modified.timestamp())
-        numbers = np.frombuffer(positions, np.uint64)
-        order = np.argsort(numbers)
-        return cls(
-            numbers[order],
-            np.frombuffer(sizes, np.uint64)[order],
-            np.frombuffer(times, np.float64)[order],
-        )
+def list_log(store: ObjectStore, region_id: UUID) -> npt.NDArray[np.void]:
+    """List the entries of a region's log, oldest first, in 24 bytes each."""
+    entries = (
+        (position, info.size, info.modified.timestamp())
+        for info in store.list(wal_dir(region_id))
+        if (position := parse_wal_name(info.key.rpartition("/")[2])) is not None
+    )
+    return np.sort(np.fromiter(entries, _ENTRY), order="position")
 
 
 def collect_log(region: RegionState) -> Iterator[Decision]:
     """Delete entries of the log that neither a kept generation nor a replay needs."""
     store, region_id = region.store, region.region_id
-    entries = LogEntries.list(store, region_id)
-    newest = int(entries.positions.max(initial=0))
+    entries = list_log(store, region_id)
+    newest = int(entries["position"].max(initial=0))
     lost = lost_log_error(store, region_id, region.history.latest.last_logged, newest=newest)
     if lost is not None:
         raise lost
     for selected, why in _decide_log(entries, region):
         if selected.any():
-            positions = entries.positions[selected]
-            extent = Extent(len(positions), int(entries.sizes[selected].sum()))
+            positions = entries["position"][selected]
+            extent = Extent(len(positions), int(entries["size"][selected].sum()))
             what = _range(*positions[[0, -1]].tolist())
             yield region.context.carry_out(
                 decide(region_id, GarbageKind.LOG, what, extent, why),
@@ -87,11 +72,11 @@ def _delete_entries(region: RegionState, positions: LogPositions) -> None:
     region.store.delete_many(wal_key(region.region_id, position) for position in positions.tolist())
 
 
-def _decide_log(entries: LogEntries, region: RegionState) -> Iterator[tuple[Mask, Why]]:
+def _decide_log(entries: npt.NDArray[np.void], region: RegionState) -> Iterator[tuple[Mask, Why]]:
     """Yield the entries of up to five ranges, each with the reason for deleting or keeping it."""
     context, history, grace = region.context, region.history, region.context.options.grace
     bound = history.settled.replay_after if history.settled is not None else 0
-    positions, times = entries.positions, entries.times
+    positions, times = entries["position"], entries["time"]
     newest = positions == positions.max(initial=0)
     replay = ~newest & (positions > history.latest.replay_after)
     needed = ~newest & ~replay & (positions > bound)

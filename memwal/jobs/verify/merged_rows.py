@@ -29,7 +29,8 @@ from memwal.jobs.verify.findings import Finding
 from memwal.lsm.region_places import RegionPlaces
 from memwal.quality.quarantine import FOLDER, Quarantine
 from memwal.reader.base_indexes import covered_fragments
-from memwal.reader.latest import NewestRows, find_newest, read_keys
+from memwal.reader.base_rows import scan_keys
+from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, read_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
 from memwal.region.rows import key_column
 from memwal.util.arrays import Mask, Numbers, distinct
@@ -176,18 +177,12 @@ class _NewestMerged:
     stored: tuple[_OpenGeneration, ...]  # merged generations, to which ``source`` refers
     pending: tuple[_OpenGeneration, ...]
     keys: pa.Array  # encoded keys; the arrays below have one element for each
-    source: Numbers  # index of the generation that has the newest row, in ``stored``
+    source: Numbers  # index of the generation with the newest row, in ``stored``; ascending
     addresses: npt.NDArray[np.uint64]  # address of that row in the generation
     deleted: Mask  # whether that row is a tombstone
     base_row: Numbers  # row id in the base table; -1 if it does not have the key
     fragment: Numbers  # fragment of the base table; -1 if it does not have the key
     row_count: Numbers  # number of rows of the key in the base table
-    order: Numbers  # positions of the keys, by ``source``
-    starts: Numbers  # where each generation's begin in ``order``, and where the last one's end
-
-    def rows_of(self, number: int) -> Numbers:
-        """Return the positions of the keys whose newest row a generation has, ascending."""
-        return self.order[self.starts[number] : self.starts[number + 1]]
 
 
 def check_merged_rows(
@@ -303,15 +298,11 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[list[_OpenGeneration]
     keys = newest.keys.filter(pa.array(compared))
     with damage_as_unreadable(base.location.store, None):
         base_row, fragment, row_count = _locate_in_base(base, keys)
-    sources = newest.source[compared]
-    order = np.argsort(sources, kind="stable")
     return _NewestMerged(
         stored=stored,
         pending=pending,
         keys=keys,
-        source=sources,
-        order=order,
-        starts=np.searchsorted(sources[order], np.arange(len(stored) + 1)),
+        source=newest.source[compared],
         addresses=newest.addresses[compared],
         deleted=newest.deleted[compared],
         base_row=base_row,
@@ -338,33 +329,17 @@ def _find_quarantined(
 
 
 def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
-    """Find row id, fragment and number of rows of each key in the base table, in one scan."""
-    row = np.full(len(keys), -1, np.int64)
-    fragment = np.full(len(keys), -1, np.int64)
-    row_count = np.zeros(len(keys), np.int64)
-    scanner = base.dataset.scanner(
-        columns=list(base.primary_key), with_row_id=True, with_row_address=True
-    )
-
-    def locate(batches: Sequence[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches(batches)
-        indices = pc.index_in(key_column(table, base.primary_key), value_set=keys)
-        matching = np.flatnonzero(indices.is_valid().to_numpy(zero_copy_only=False))
-        matched = indices.drop_null().to_numpy()
-        row[matched] = table.column("_rowid").to_numpy()[matching].astype(np.int64)
-        np.add.at(row_count, matched, 1)
-        addresses = table.column("_rowaddr").to_numpy()[matching]
-        fragment[matched] = (addresses >> np.uint64(32)).astype(np.int64)
-
-    buffered: list[pa.RecordBatch] = []
-    # Each call builds a hash table of all the keys, so it gets many rows at once.
-    for batch in scanner.to_batches():
-        buffered.append(batch)
-        if sum(part.num_rows for part in buffered) >= _SCANNED_ROWS:
-            locate(buffered)
-            buffered = []
-    if buffered:
-        locate(buffered)
+    """Find row id, fragment and number of rows of each key in the base table."""
+    row, fragment = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+    fragments = base.dataset.get_fragments()
+    addresses, at = scan_keys(base, keys, fragments, by=ROW_ADDRESS)
+    fragment[at] = (addresses >> np.uint64(32)).astype(np.int64)
+    row_count = np.bincount(at, minlength=len(keys))
+    # Without stable row ids, the id of a row is its address.
+    ids = addresses
+    if base.dataset.has_stable_row_ids:
+        ids, at = scan_keys(base, keys, fragments)
+    row[at] = ids.astype(np.int64)
     return row, fragment, row_count
 
 
@@ -373,23 +348,16 @@ def _check_generation(
 ) -> Iterator[Finding]:
     """Compare the rows of one generation that are the newest of their keys."""
     stored = newest.stored[number]
-    own = newest.rows_of(number)
+    own = np.arange(*np.searchsorted(newest.source, [number, number + 1]))
     in_base, deleted = newest.base_row[own] >= 0, newest.deleted[own]
     live = own[in_base & ~deleted]
     differing = _find_differing(base, newest, stored, live)
     unchanged[np.setdiff1d(live, differing, assume_unique=True)] = True
+    lost, present = own[~in_base & ~deleted], own[in_base & deleted]
     problems = (
-        (
-            "merged-row-lost",
-            own[~in_base & ~deleted],
-            "are not in the base table",
-        ),
+        ("merged-row-lost", lost, "are not in the base table"),
         ("merged-row-differs", differing, "have other values in the base table"),
-        (
-            "deleted-row-present",
-            own[in_base & deleted],
-            "are deleted, but are in the base table",
-        ),
+        ("deleted-row-present", present, "are deleted, but are in the base table"),
     )
     if not any(len(rows) for _, rows, _ in problems):
         return
