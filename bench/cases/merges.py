@@ -15,9 +15,9 @@ from common.measure import Figure, Line, Rival, Target, constant, rates, rounds_
 from common.processes import merge_copy, run_child
 
 import memwal
+from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.job import read_candidates
 from memwal.jobs.merge.picker import RegionSelection
-from memwal.jobs.merge.read import read_source
 from memwal.jobs.options import MergeOptions
 from memwal.region.manifest_store import read_manifests
 

@@ -9,7 +9,7 @@ import pytest
 from simulation import jobs
 
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.gc import region
+from memwal.jobs.gc import job
 from memwal.jobs.gc.decision import Reason
 from memwal.jobs.gc.pins import Pin, Pins
 from memwal.region.manifest_store import RegionManifestStore
@@ -28,7 +28,7 @@ NOTHING_NEEDED = Pin(reason=Reason.NOT_MERGED, message="", generations=_Endless(
 def only_tags(patch: pytest.MonkeyPatch) -> None:
     """A collector keeps what tags need, and nothing else."""
     patch.setattr(jobs, "Pins", lambda pins: Pins((NOTHING_NEEDED, *pins[3:])))
-    patch.setattr(region, "region_error", lambda *facts: None)
+    patch.setattr(job, "region_error", lambda *facts: None)
 
 
 def no_index(patch: pytest.MonkeyPatch) -> None:

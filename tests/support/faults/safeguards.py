@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,9 +11,8 @@ import pytest
 
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
-from memwal.jobs.gc.decision import Reason
-from memwal.jobs.gc.generations import DroppedFolderCollector, OrphanCollector
-from memwal.jobs.gc.wal import LogCollector
+from memwal.jobs.gc import generations, wal
+from memwal.jobs.gc.decision import GarbageKind, Reason
 from memwal.jobs.merge import commit
 from memwal.lsm.wal import appender, claim, follow, log
 from memwal.region.manifest_store import RegionManifestStore
@@ -24,6 +22,9 @@ from memwal.writer.region_writer import writer
 
 _NAP = 0.3
 """Seconds between two steps that are mostly milliseconds apart; the safeguard is there for them."""
+
+UNNEEDED = (Reason.UNNEEDED, "", None)
+"""Why a collector deletes."""
 
 TakeOut = Callable[[pytest.MonkeyPatch], None]
 
@@ -57,27 +58,26 @@ def no_replay(patch: pytest.MonkeyPatch) -> None:
 
 def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
     """A collector takes all of the log but the newest entry."""
-    decide = LogCollector._decide
+    decide = wal._decide_log
 
-    def decided(self: LogCollector, entries: Any, context: Any) -> Any:
-        for positions, decision in decide(self, entries, context):
-            kept = decision.reason is Reason.NEWEST_ENTRY
-            yield positions, decision if kept else replace(decision, reason=Reason.UNNEEDED)
+    def decided(entries: Any, region: Any) -> Any:
+        for selected, why in decide(entries, region):
+            yield selected, why if why[0] is Reason.NEWEST_ENTRY else UNNEEDED
 
-    patch.setattr(LogCollector, "_decide", decided)
+    patch.setattr(wal, "_decide_log", decided)
 
 
 def no_newest_entry(patch: pytest.MonkeyPatch) -> None:
     """A collector takes the newest entry of a log as well."""
-    decide = LogCollector._decide
+    decide = wal._decide_log
 
-    def decided(self: LogCollector, entries: Any, context: Any) -> Any:
-        flushed = entries.positions <= self.region.history.latest.replay_after
-        for positions, decision in decide(self, entries, context):
-            taken = decision.reason is Reason.NEWEST_ENTRY and bool(flushed.all())
-            yield positions, replace(decision, reason=Reason.UNNEEDED) if taken else decision
+    def decided(entries: Any, region: Any) -> Any:
+        flushed = entries["position"] <= region.history.latest.replay_after
+        for selected, why in decide(entries, region):
+            taken = why[0] is Reason.NEWEST_ENTRY and bool(flushed.all())
+            yield selected, UNNEEDED if taken else why
 
-    patch.setattr(LogCollector, "_decide", decided)
+    patch.setattr(wal, "_decide_log", decided)
 
 
 def no_forgetting(patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def no_look_for_the_mark(patch: pytest.MonkeyPatch) -> None:
 
 def no_mark_in_orphans(patch: pytest.MonkeyPatch) -> None:
     """A collector deletes an orphan at once."""
-    patch.setattr(OrphanCollector, "_prevent_naming", lambda self, name, generation: True)
+    patch.setattr(generations, "_prevent_naming", lambda region, folder: True)
 
 
 def no_version_behind_a_mark(patch: pytest.MonkeyPatch) -> None:
@@ -141,12 +141,13 @@ def no_version_behind_a_mark(patch: pytest.MonkeyPatch) -> None:
 
 def no_grace(patch: pytest.MonkeyPatch) -> None:
     """A collector deletes the folder of a generation as soon as no manifest names it."""
-    decide = DroppedFolderCollector._decide
+    decide = generations.decide
 
-    def decided(self: DroppedFolderCollector, *arguments: Any) -> Any:
-        return replace(decide(self, *arguments), reason=Reason.UNNEEDED)
+    def decided(region: Any, kind: GarbageKind, what: str, extent: Any, why: Any) -> Any:
+        why = UNNEEDED if kind is GarbageKind.FOLDER else why
+        return decide(region, kind, what, extent, why)
 
-    patch.setattr(DroppedFolderCollector, "_decide", decided)
+    patch.setattr(generations, "decide", decided)
 
 
 # Merge
