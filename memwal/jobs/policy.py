@@ -352,11 +352,11 @@ class Policy(JsonRecord):
 
     def merge_options(self) -> MergeOptions:
         """Return the options of a merge under this policy."""
-        return self._options(MergeOptions, "merge", quality=self.gate)
+        return self._options(MergeOptions, "merge", quality=self.quality)
 
     def checkpoint_options(self) -> CheckpointOptions:
         """Return the options of a checkpoint under this policy, whose commits are merges."""
-        return self._options(CheckpointOptions, "merge", quality=self.gate)
+        return self._options(CheckpointOptions, "merge", quality=self.quality)
 
     def compact_options(self) -> CompactOptions:
         """Return the options of a compaction under this policy."""
@@ -380,11 +380,6 @@ class Policy(JsonRecord):
         if self.quality is None or not self.quality.suite:
             return None
         return QualityOptions(self.quality, self.quality.check_sample_rows)
-
-    @property
-    def gate(self) -> QualityRules | None:
-        """Rules that the rows of a merge must pass; None lets all rows enter."""
-        return self.quality if self.quality is not None and self.quality.gates else None
 
     def quiet_window(self, now: datetime) -> str | None:
         """Return the quiet hours that an aware moment ``now`` lies in; None if it lies in none."""

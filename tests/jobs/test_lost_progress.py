@@ -25,7 +25,6 @@ from memwal.jobs.merge.commit import merge_commit
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import plan_merge
 from memwal.jobs.options import MergeOptions
-from memwal.jobs.progress import NO_METER
 
 
 def by_lancedb(table: memwal.Table) -> LanceTable:
@@ -192,9 +191,7 @@ class TestMergeUnderWay:
         restore(planned, merged=1)
         with pytest.raises(ProgressLostError):
             if divided:
-                merge_divided(
-                    location, plan.selections, task_bytes=1 << 20, max_tasks=1, meter=NO_METER
-                )
+                merge_divided(location, plan.selections, MergeOptions())
             else:
                 merge_commit(location, plan.selections, attempts=3)
         assert planned.base().details.merged == {REGION: 1}

@@ -133,8 +133,7 @@ def merge_commit(
 
     Raises MergeContentionError if every attempt met another commit.
     """
-    gate = Gate(rules, location) if rules is not None else None
-    commit = _MergeCommit(location, selections, guard, gate)
+    commit = _MergeCommit(location, selections, guard, Gate.of(rules, location))
     return retry_lost_races(
         commit.attempt,
         attempts=attempts,

@@ -48,7 +48,7 @@ from memwal.base_table.commit_records import AddedRows, merge_message
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.job import Guard, Result, SkippedRegion, Task, TaskRunner, run_in_process
+from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
 from memwal.jobs.merge.kept_ids import KeptIds
 from memwal.jobs.merge.match import (
@@ -60,21 +60,20 @@ from memwal.jobs.merge.match import (
     run_find_task,
     run_match_task,
 )
-from memwal.jobs.merge.picker import RegionSelection, divide, still_pending
+from memwal.jobs.merge.picker import Part, RegionSelection, divide, still_pending
 from memwal.jobs.merge.progress import record_progress
 from memwal.jobs.merge.rewrite import (
     RewriteTask,
     Rewritten,
-    RowsTask,
     run_rewrite_task,
     run_rows_task,
 )
 from memwal.jobs.merge.run_files import Intent, KeyFile, run_dir, write_intent
 from memwal.jobs.merge.screening import Gate
 from memwal.jobs.metrics import job_metrics
-from memwal.jobs.progress import Meter
+from memwal.jobs.options import MergeOptions
+from memwal.jobs.progress import NO_METER, Meter
 from memwal.quality.report import QualityReport
-from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
 from memwal.util.memory import MemoryLimit
@@ -100,37 +99,22 @@ _memory = MemoryLimit()
 def merge_divided(
     location: TableLocation,
     selections: Sequence[RegionSelection],
-    *,
-    task_bytes: int,
-    max_tasks: int,
-    run: TaskRunner = run_in_process,
-    guard: Guard | None = None,
-    rules: QualityRules | None = None,
-    meter: Meter,
+    options: MergeOptions,
+    meter: Meter = NO_METER,
 ) -> MergeOutcome:
     """Merge the pending generations of ``selections`` in one commit, and its progress in another.
 
-    Each task takes about ``task_bytes`` of memory; if there are cores for them, ``max_tasks`` run
-    at once.
-
-    Raises MergeContentionError if every attempt met other commits. Nothing was merged then.
+    Each task takes about ``commit_bytes`` of memory; if there are cores for them, ``max_tasks`` run
+    at once. Raises MergeContentionError if every attempt met other commits. Nothing was merged
+    then.
     """
-    gate = Gate(rules, location) if rules is not None else None
-    limited = partial(_run_limited, run, max(task_bytes, _MIN_LEFT_BYTES))
-    merge = _DividedMerge(location, selections, task_bytes, max_tasks, limited, guard, gate, meter)
+    merge = _DividedMerge(location, selections, options, meter)
     return retry_lost_races(
         merge.attempt,
         attempts=_ATTEMPTS,
         seconds=_CONFLICT_WAIT_SECONDS,
         exhausted=_contention(location, _ATTEMPTS),
     )
-
-
-def _run_limited(
-    run: TaskRunner, limit: int, tasks: Sequence[Task], function: Callable[[Task], Result]
-) -> list[Result]:
-    """Run tasks, and release allocator memory once it exceeds ``limit`` bytes."""
-    return run(tasks, partial(_call_limited, function, limit))
 
 
 def _call_limited(function: Callable[[Task], Result], limit: int, task: Task) -> Result:
@@ -150,14 +134,24 @@ class _DividedMerge:
 
     location: TableLocation
     selections: Sequence[RegionSelection]
-    task_bytes: int
-    max_tasks: int
-    run: TaskRunner
-    guard: Guard | None
-    gate: Gate | None
+    options: MergeOptions
     meter: Meter
+    gate: Gate | None = field(init=False)
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
     is_unrecorded: bool = False  # whether rows may be committed whose progress is not
+
+    def __post_init__(self) -> None:
+        self.gate = Gate.of(self.options.quality, self.location)
+
+    def run(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
+        """Run tasks, and release allocator memory once it exceeds that of a task."""
+        limit = max(self.options.commit_bytes, _MIN_LEFT_BYTES)
+        return self.options.run(tasks, partial(_call_limited, function, limit))
+
+    def _divide(self, base: BaseTable) -> tuple[Part, ...]:
+        """Divide the pending generations among tasks."""
+        pending = self._pending(base)
+        return divide(pending, self.options.commit_bytes, self.options.max_tasks or 1)
 
     def attempt(self) -> MergeOutcome:
         """Merge the generations pending at the latest version, or raise LostRaceError."""
@@ -184,21 +178,19 @@ class _DividedMerge:
         while True:
             if self.gate is not None:
                 self._screen(base, run_id, self.gate)
-            pending = self._pending(base)
             tasks = [
                 RewriteTask(
                     location=self.location,
                     version=base.version,
                     run_id=run_id,
                     number=numbers + number,
-                    regions=part.regions,
-                    share=part.share,
+                    part=part,
                     keys_only=base.dataset.has_stable_row_ids,
                     decisions=None
                     if self.gate is None
                     else {r.region_id: self.gate.decisions[r.region_id] for r in part.regions},
                 )
-                for number, part in enumerate(divide(pending, self.task_bytes, self.max_tasks))
+                for number, part in enumerate(self._divide(base))
             ]
             numbers += len(tasks)
             with span("memwal.merge.rewrite", self.location, attributes={VERSION: base.version}):
@@ -208,15 +200,14 @@ class _DividedMerge:
             if self.gate is not None and any(part.skipped for part in parts):
                 # Rows that these generations replaced are to be decided about.
                 continue
-            if _agree(tasks, parts, self.skipped):
+            if _agree(parts, self.skipped):
                 return parts
 
     def _screen(self, base: BaseTable, run_id: UUID, gate: Gate) -> None:
         """Let the gate decide about whole regions, in about as many tasks as there will be."""
-        if self.guard is not None:
-            self.guard()
-        parts = divide(self._pending(base), self.task_bytes, self.max_tasks)
-        regions = [part.regions for part in parts if part.share.number == 0]
+        if self.options.guard is not None:
+            self.options.guard()
+        regions = [part.regions for part in self._divide(base) if part.share.number == 0]
         for skipped in gate.screen(base, run_id, regions, self.run):
             self._skip(skipped)
 
@@ -253,8 +244,8 @@ class _DividedMerge:
                 # This process was paused, and the version was cleaned up.
                 latest = self._latest(run)
                 continue
-            if self.guard is not None:
-                self.guard()
+            if self.options.guard is not None:
+                self.options.guard()
             try:
                 version = self._try_commit(latest, run)
                 break
@@ -354,8 +345,8 @@ class _DividedMerge:
         """Match the keys with some fragments, in one stage, or in two that divide the keys too."""
         if not sizes or not keys:
             return []
-        key_bytes = max(self.task_bytes // _KEY_SHARE, _MIN_KEY_BYTES)
-        max_tasks = 1 if here else self.max_tasks
+        key_bytes = max(self.options.commit_bytes // _KEY_SHARE, _MIN_KEY_BYTES)
+        max_tasks = 1 if here else self.options.max_tasks or 1
         run_tasks: TaskRunner = run_in_process if here else self.run
         groups, parts = divide_match(sizes, keys, max_tasks=max_tasks, key_bytes=key_bytes)
         tasks = [
@@ -393,8 +384,9 @@ class _DividedMerge:
         ids_by_task = run.matches.ids_by_task()
         stale = [part for part in run.parts if part.keys and run.is_stale(part, ids_by_task)]
         tasks = [
-            RowsTask(
-                keys_of=replace(part.task, regions=part.regions),
+            replace(
+                part.task,
+                part=replace(part.task.part, regions=part.regions),
                 version=base.version,
                 kept=tuple(ids_by_task.get(part.task.number, ())),
             )
@@ -422,17 +414,15 @@ def _checksum(kept: Sequence[KeptIds]) -> int:
     return sum(part.checksum for part in kept) % (1 << 64)
 
 
-def _agree(
-    tasks: Sequence[RewriteTask], parts: Sequence[Rewritten], skipped: dict[UUID, SkippedRegion]
-) -> bool:
-    """Return whether no task read a region beyond where the region is to be skipped from."""
+def _agree(parts: Sequence[Rewritten], skipped: dict[UUID, SkippedRegion]) -> bool:
+    """Return whether no task read a share of a region beyond where the region is skipped from."""
     stops = {region_id: region.generation for region_id, region in skipped.items()}
-    divided = {region.region_id for task in tasks if task.share.of > 1 for region in task.regions}
     return all(
         region.last < stops[region.region_id]
         for part in parts
+        if part.task.part.share.of > 1
         for region in part.regions
-        if region.region_id in divided and region.region_id in stops
+        if region.region_id in stops
     )
 
 

@@ -166,13 +166,9 @@ def merge_tasks(
     """Return the task of a plan that is not divided; none if nothing is selected."""
     can_divide = plan.method is not MergeMethod.UNUSABLE_COLUMNS
     return tuple(
-        MergeTask(location, part.regions, options.commit_bytes, _gate(options), can_divide)
+        MergeTask(location, part.regions, options.commit_bytes, options.quality, can_divide)
         for part in plan.parts
     )
-
-
-def _gate(options: MergeOptions) -> QualityRules | None:
-    return options.quality if options.quality is not None and options.quality.gates else None
 
 
 def _run(
@@ -187,18 +183,7 @@ def _run(
         outcomes = options.run(tasks, run_task) if tasks else []
         left = tuple(region for outcome in outcomes for region in outcome.contended)
     if left:
-        outcomes.append(
-            merge_divided(
-                location,
-                left,
-                task_bytes=options.commit_bytes,
-                max_tasks=options.max_tasks or 1,
-                run=options.run,
-                guard=options.guard,
-                rules=_gate(options),
-                meter=meter,
-            )
-        )
+        outcomes.append(merge_divided(location, left, options, meter))
     return outcomes
 
 

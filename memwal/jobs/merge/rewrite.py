@@ -26,7 +26,7 @@ from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.commit import write_rows_behind
 from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
-from memwal.jobs.merge.picker import RegionSelection, Share, stop_before
+from memwal.jobs.merge.picker import Part, RegionSelection, stop_before
 from memwal.jobs.merge.region_rows import (
     RegionReader,
     UnreadableGenerationError,
@@ -47,16 +47,11 @@ class RewriteTask:
     version: int
     run_id: UUID
     number: int
-    regions: tuple[RegionSelection, ...]
-    share: Share
+    part: Part
     keys_only: bool = False
     # Of each region the file that tells which rows enter; None without a quality gate.
     decisions: Mapping[UUID, str] | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Size in memory of the rows of the task, before the newest of each key are found."""
-        return sum(region.bytes for region in self.regions) // self.share.of
+    kept: tuple[KeptIds, ...] = ()  # ids of the rows whose keys were matched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,29 +59,11 @@ class Rewritten:
     """Fragments and keys that a task wrote."""
 
     task: RewriteTask
-    regions: tuple[RegionSelection, ...]  # what was read
     skipped: Mapping[UUID, SkippedRegion]  # what could not be read, or only in part
-    fragments: tuple[FragmentMetadata, ...]
-    keys: KeyFile | None
-    rows_upserted: int
-    bytes_written: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsTask:
-    """Rows whose keys a task stored, and were matched."""
-
-    keys_of: RewriteTask  # with the generations that it could read
-    version: int  # that was matched
-    kept: tuple[KeptIds, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenRows:
-    """Fragments that a task wrote; none if a generation cannot be read any more."""
-
-    fragments: tuple[FragmentMetadata, ...]
-    skipped: Mapping[UUID, SkippedRegion]
+    regions: tuple[RegionSelection, ...] = ()  # what was read
+    fragments: tuple[FragmentMetadata, ...] = ()
+    keys: KeyFile | None = None
+    rows_upserted: int = 0
     bytes_written: int = 0
 
 
@@ -97,7 +74,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten
     """
     base = open_base(task.location, version=task.version)
     skipped: dict[UUID, SkippedRegion] = {}
-    regions: Sequence[RegionSelection] = task.regions
+    regions: Sequence[RegionSelection] = task.part.regions
     while True:
         readers = _open_regions(base, regions, task, skipped)
         try:
@@ -107,7 +84,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten
             fragments = []
             if not task.keys_only:
                 rows = [(reader, reader.upserted) for reader in readers]
-                fragments = _write(base, rows, task.bytes)
+                fragments = _write(base, rows, task.part.bytes)
             break
         except UnreadableGenerationError as error:
             # Its keys could be read, and its rows cannot: all start over without it.
@@ -119,7 +96,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten
         deleted = np.concatenate([reader.deleted[reader.newest] for reader in readers])
         stored = write_keys(task.location, task.run_id, task.number, keys, deleted)
     if not task.keys_only:
-        meter.advance(task.bytes)
+        meter.advance(task.part.bytes)
     return Rewritten(
         task=task,
         regions=tuple(reader.selection for reader in readers),
@@ -131,17 +108,18 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten
     )
 
 
-def run_rows_task(task: RowsTask, *, meter: Meter = NO_METER) -> WrittenRows:
-    """Write rows: first those that replace a row of the base table, with its id, then new ones.
+def run_rows_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten:
+    """Write rows whose keys were matched: first those that keep an id, with it, then new ones.
 
-    Safe to repeat: a repetition writes other files.
+    Safe to repeat: a repetition writes other files. Writes none if a generation cannot be read any
+    more.
     """
-    base = open_base(task.keys_of.location, version=task.version)
+    base = open_base(task.location, version=task.version)
     skipped: dict[UUID, SkippedRegion] = {}
-    readers = _open_regions(base, task.keys_of.regions, task.keys_of, skipped)
+    readers = _open_regions(base, task.part.regions, task, skipped)
     if skipped:
-        return WrittenRows(fragments=(), skipped=skipped)
-    store = task.keys_of.location.store
+        return Rewritten(task=task, skipped=skipped)
+    store = task.location.store
     ids, is_kept = read_ids(store, task.kept, sum(int(r.newest.sum()) for r in readers))
     replacing, new, kept_ids = [], [], [np.empty(0, np.uint64)]
     start = 0
@@ -157,15 +135,16 @@ def run_rows_task(task: RowsTask, *, meter: Meter = NO_METER) -> WrittenRows:
         new.append((reader, reader.upserted & ~replaces))
         kept_ids.append(ids[of_region][entering])
     try:
-        fragments = _write(base, [*replacing, *new], task.keys_of.bytes)
+        fragments = _write(base, [*replacing, *new], task.part.bytes)
     except UnreadableGenerationError as error:
         skip_from(base, error.region, error.generation, error.reason, skipped)
-        return WrittenRows(fragments=(), skipped=skipped)
-    meter.advance(task.keys_of.bytes)
+        return Rewritten(task=task, skipped=skipped)
+    meter.advance(task.part.bytes)
     identified = with_ids(fragments, np.concatenate(kept_ids))
-    return WrittenRows(
-        fragments=tuple(identified),
+    return Rewritten(
+        task=task,
         skipped={},
+        fragments=tuple(identified),
         bytes_written=base.stored.io_stats_snapshot().written_bytes,
     )
 
@@ -182,7 +161,7 @@ def _open_regions(
         entering = None
         if task.decisions is not None:
             entering = read_decision(task.location.store, task.decisions[region.region_id])
-        reader = open_region(base, region, task.share, skipped, entering=entering)
+        reader = open_region(base, region, task.part.share, skipped, entering=entering)
         if reader is not None:
             readers.append(reader)
     return readers

@@ -108,6 +108,11 @@ class Gate:
         self._quarantined: tuple[RowOrigin, ...] = ()
         self.decisions: dict[UUID, str] = {}
 
+    @classmethod
+    def of(cls, rules: QualityRules | None, location: TableLocation) -> Gate | None:
+        """Return the gate of some rules; None if they let all rows enter."""
+        return cls(rules, location) if rules is not None and rules.gates else None
+
     def screen(
         self,
         base: BaseTable,

@@ -45,7 +45,6 @@ from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
 from memwal.jobs.merge.picker import Candidate, Part, RegionSelection, Share, divide
 from memwal.jobs.merge.run_files import MERGES_DIR, read_intents
 from memwal.jobs.options import GcOptions, MergeOptions
-from memwal.jobs.progress import NO_METER
 from memwal.jobs.verify.merged_rows import commits_since
 from memwal.reader.base_indexes import merged_fragments
 from memwal.reader.base_rows import scan_keys
@@ -578,7 +577,7 @@ class TestTwoMergers:
             store = faults.of(table.location)
             die_at_commit(store, after=True)
             with pytest.raises((Killed, MemWalError)):
-                merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
+                merge_divided(table.location, first, MergeOptions(commit_bytes=500))
             store.clear()
             if cleaned_up:
                 version = table.base().version
@@ -647,7 +646,7 @@ class TestTwoMergers:
             first = [replace(r, generations=r.generations[:1]) for r in task.regions]
             die_at_commit(store, after=True)
             with pytest.raises((Killed, MemWalError)):
-                merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
+                merge_divided(table.location, first, MergeOptions(commit_bytes=500))
             store.clear()
             after_deletes.release()
             other.result()
@@ -691,7 +690,7 @@ def _merge_first_divided(table: memwal.Table) -> None:
     """Merge the oldest generation of each region, in parts, without helping a run that sleeps."""
     plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
     first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
-    merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
+    merge_divided(table.location, first, MergeOptions(commit_bytes=500))
 
 
 def _merge_first_by_lance(table: memwal.Table) -> None:
