@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from memwal.boundary.text import size
 from memwal.errors import ArgumentTypeError
@@ -139,31 +139,27 @@ def run_tasks(
     job: str,
     step: str,
     unit: Unit,
-    weight: Callable[[Task], int],
 ) -> list[Result]:
-    """Run tasks on the runner of the options, and report the weight of each that is done."""
+    """Run tasks on the runner of the options, and report the rows or regions of each that is done.
+
+    ``unit`` tells which of them the tasks have.
+    """
+    total = sum(_amount(task, unit) for task in tasks)
     with reporting(options.progress) as report:
-        meter = Meter(report, job=job, step=step, unit=unit, total=sum(map(weight, tasks)))
-        results = options.run(tasks, _Metered(function, meter, weight)) if tasks else []
+        meter = Meter(report, job=job, step=step, unit=unit, total=total)
+        results = options.run(tasks, partial(_metered, function, meter, unit)) if tasks else []
         meter.finish()
     return results
 
 
-class _Metered(Generic[Task, Result]):
-    """Function of a task that counts it afterwards; without that where it is unpickled."""
+def _metered(function: Callable[[Task], Result], meter: Meter, unit: Unit, task: Task) -> Result:
+    result = function(task)
+    meter.advance(_amount(task, unit))
+    return result
 
-    def __init__(
-        self, function: Callable[[Task], Result], meter: Meter, weight: Callable[[Task], int]
-    ) -> None:
-        self._function, self._meter, self._weight = function, meter, weight
 
-    def __call__(self, task: Task) -> Result:
-        result = self._function(task)
-        self._meter.advance(self._weight(task))
-        return result
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[[Task], Result]]]:
-        return (partial, (self._function,))
+def _amount(task: Any, unit: Unit) -> int:
+    return int(task.rows) if unit is Unit.ROWS else len(task.regions)
 
 
 @contextmanager

@@ -133,7 +133,6 @@ def collect_garbage(
             job="gc",
             step="collecting",
             unit=Unit.REGIONS,
-            weight=lambda task: len(task.regions),
         )
     for outcome in outcomes:
         tally.merge(outcome)

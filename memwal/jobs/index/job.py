@@ -359,7 +359,6 @@ def _run_plan(
         job="index",
         step="indexing",
         unit=Unit.ROWS,
-        weight=lambda task: task.rows,
     )
     tally.tasks += len(plan)
     tally.indexes |= {task.index for task in plan}

@@ -102,7 +102,6 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
             job="compact",
             step="compacting",
             unit=Unit.ROWS,
-            weight=lambda rewrite: rewrite.rows,
         )
         refused = [task for task, done in zip(rewrites, results, strict=True) if done is None]
         if refused:

@@ -99,7 +99,6 @@ def recover(
         job="recover",
         step="recovering",
         unit=Unit.REGIONS,
-        weight=lambda task: len(task.regions),
     )
     metrics = sum((outcome.metrics for outcome in outcomes), Counter())
     return JobResult(

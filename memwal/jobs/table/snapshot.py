@@ -105,7 +105,6 @@ def build_snapshot(
         job="snapshot",
         step="reading",
         unit=Unit.REGIONS,
-        weight=lambda task: len(task.regions),
     )
     manifests = [manifest for outcome in outcomes for manifest, _ in outcome]
     before = open_base(location)

@@ -267,7 +267,6 @@ def verify(
         job="verify",
         step="verifying",
         unit=Unit.REGIONS,
-        weight=lambda task: len(task.regions),
     )
     return VerifyReport(
         table=location.uri,
