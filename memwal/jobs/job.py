@@ -23,6 +23,7 @@ from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
 if TYPE_CHECKING:
     from memwal.jobs.status import TableStatus
+    from memwal.storage.location import TableLocation
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -44,6 +45,14 @@ class TaskRunner(Protocol):
 def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
     """Run the tasks one after another in this process."""
     return [function(task) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsTask:
+    """Regions of a table that one worker looks after."""
+
+    location: TableLocation
+    regions: tuple[UUID, ...]
 
 
 def shares(regions: Sequence[UUID], max_tasks: int | None) -> list[tuple[UUID, ...]]:

@@ -29,7 +29,7 @@ from memwal.base_table.required_regions import TableRegions, read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, MemWalError, RegionFencedError
 from memwal.format.region_manifest import RegionManifest, RegionStatus
-from memwal.jobs.job import Guard, JobResult, guarded, shares
+from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares
 from memwal.jobs.options import RecoverOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
@@ -49,14 +49,6 @@ from memwal.util.retry import MAX_LOST_WRITES, retry_lost_races
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RecoverTask:
-    """Regions that one worker recovers."""
-
-    location: TableLocation
-    regions: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,7 @@ def recover(
     base = found.base
     unflushed = _unflushed_regions(found, options, now=clock())
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
-    tasks = [RecoverTask(location, share) for share in shares(regions, options.max_tasks)]
+    tasks = [RegionsTask(location, share) for share in shares(regions, options.max_tasks)]
     outcomes: list[RecoverOutcome] = run_tasks(
         options,
         tasks,
@@ -139,7 +131,7 @@ def _unflushed_regions(
     return {region: answer for region, answer in looks.items() if answer is not None}
 
 
-def run_recover_task(task: RecoverTask, *, guard: Guard | None = None) -> RecoverOutcome:
+def run_recover_task(task: RegionsTask, *, guard: Guard | None = None) -> RecoverOutcome:
     """Recover some regions, one after the other."""
     base = open_base(task.location)
     metrics, warnings = Counter[str](), []

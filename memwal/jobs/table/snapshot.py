@@ -14,9 +14,8 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from uuid import UUID
 
 from memwal.base_table.commit import current_spec, update_details
 from memwal.base_table.region_marks import raise_marks, read_marks
@@ -38,7 +37,7 @@ from memwal.errors import (
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.job import Guard, JobResult, guarded, shares
+from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares
 from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.wal.log import find_tip
@@ -58,14 +57,6 @@ _TASK_REGIONS = 250
 # The log hint of a manifest is updated when it is this many entries behind: a new version of the
 # manifest for every few entries would cost more than the requests that it saves.
 _HINT_LAG = 64
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotTask:
-    """Regions whose manifests one worker reads."""
-
-    location: TableLocation
-    regions: tuple[UUID, ...]
 
 
 _Tips = list[tuple[RegionManifest, bool]]
@@ -97,7 +88,7 @@ def build_snapshot(
     marks = read_marks(location.store)
     regions = discover_regions(location.store)
     count = min(options.max_tasks or 1, -(-len(regions) // _TASK_REGIONS))
-    tasks = [SnapshotTask(location, share) for share in shares(regions, count)]
+    tasks = [RegionsTask(location, share) for share in shares(regions, count)]
     outcomes: list[_Tips] = run_tasks(
         options,
         tasks,
@@ -167,7 +158,7 @@ def configured_regions(base: BaseTable) -> int:
     return spec.num_regions
 
 
-def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> _Tips:
+def run_snapshot_task(task: RegionsTask, *, guard: Guard | None = None) -> _Tips:
     """Read the manifests of some regions, and find and record the tips of their logs.
 
     Returns the latest manifests, with these tips, and whether the stored hint was updated.

@@ -31,8 +31,9 @@ from memwal.base_table.commit import update_details
 from memwal.errors import CorruptDataError, MemWalError, RegionFencedError, TableSetupError
 from memwal.format.paths import wal_key
 from memwal.jobs.backlog import read_status
+from memwal.jobs.job import RegionsTask
 from memwal.jobs.options import RecoverOptions
-from memwal.jobs.table.recover import RecoverTask, recover, run_recover_task
+from memwal.jobs.table.recover import recover, run_recover_task
 
 HOUR = 3600.0
 
@@ -158,7 +159,7 @@ class TestRecover:
         with pytest.raises(CorruptDataError, match=str(REGION)):
             recover(table.location, clock=in_an_hour)
         # The base table may go on after the plan, in the time until a task claims the region.
-        outcome = run_recover_task(RecoverTask(table.location, (REGION,)))
+        outcome = run_recover_task(RegionsTask(table.location, (REGION,)))
 
         assert outcome.metrics["regions"] == 0
         assert str(REGION) in "".join(outcome.warnings)
