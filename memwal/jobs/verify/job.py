@@ -46,7 +46,7 @@ from memwal.jobs.verify.manifests import (
 )
 from memwal.jobs.verify.merged_rows import check_merged_rows
 from memwal.jobs.verify.specs import (
-    MisplacedRows,
+    Routers,
     check_indexes,
     check_known,
     check_merged,
@@ -57,6 +57,8 @@ from memwal.jobs.verify.specs import (
     check_specs,
     check_stale_indexes,
     check_values,
+    count_misplaced,
+    make_routers,
 )
 from memwal.jobs.verify.wal import check_log
 from memwal.lsm.row_schema import RowSchema
@@ -132,7 +134,7 @@ def check_regions(
 ) -> Iterator[Finding]:
     """Check regions one by one, and then their merged rows together."""
     base = newest.base
-    misplaced = None if base is None else MisplacedRows(base)
+    routers = {} if base is None else make_routers(base)
     manifests: dict[UUID, RegionManifest] = {}
     sampled: dict[UUID, set[int]] = {}
     for region_id in regions:
@@ -142,10 +144,11 @@ def check_regions(
                 # Not a requested region: left by a claim that died, or by one under way.
                 continue
             yield from _check_region(task, newest, history)
-            if history.newest is not None and misplaced is not None:
+            if history.newest is not None and base is not None:
                 manifests[region_id] = history.newest
                 sampled[region_id] = _sample_generations(task, history.newest)
-                yield from _check_generations(task, misplaced, history.newest, sampled[region_id])
+                chosen = sampled[region_id]
+                yield from _check_generations(task, base, routers, history.newest, chosen)
         except CorruptDataError:
             # What is behind a broken link cannot be checked; the link itself is a finding.
             if not _has_broken_link(task.location, region_id):
@@ -214,11 +217,11 @@ def _sample_generations(task: VerifyTask, manifest: RegionManifest) -> set[int]:
 
 def _check_generations(
     task: VerifyTask,
-    misplaced: MisplacedRows,
+    base: BaseTable,
+    routers: Routers,
     manifest: RegionManifest,
     sampled: Collection[int],
 ) -> Iterator[Finding]:
-    base = misplaced.base
     merged = base.details.merged.get(manifest.region_id, 0)
     for flushed in manifest.flushed:
         check = GenerationCheck(base, manifest.region_id, flushed, flushed.generation <= merged)
@@ -226,7 +229,7 @@ def _check_generations(
         for result in check_generation(check, rows=rows, deep=deep):
             if isinstance(result, Finding):
                 yield result
-            elif count := misplaced.count(manifest, result):
+            elif count := count_misplaced(base, routers, manifest, result):
                 yield check.finding("rows-misplaced", f"{count} of {result.num_rows} rows")
 
 

@@ -126,53 +126,46 @@ def check_shared_keys(
         yield Finding("key-in-two-regions", key, text, region=region_id)
 
 
-class MisplacedRows:
-    """Counts the rows of generations that belong to another region than the one that has them.
+Routers = Mapping[int, tuple[RegionSpec, Router]]
+"""Region specs that say where rows belong, and their routers, by the ids of the specs."""
 
-    A router knows all regions of its spec, so that there is one for all generations.
+
+def make_routers(base: BaseTable) -> Routers:
+    """Make the routers of a table. Each knows all regions of its spec."""
+    specs = {s.spec_id: spec_of(base, s.spec_id) for s in base.details.region_specs if s.spec_id}
+    return {
+        spec_id: (spec, Router(spec, base.schema))
+        for spec_id, spec in specs.items()
+        if spec is not None and not any(None in field.columns for field in spec.fields)
+    }
+
+
+def count_misplaced(
+    base: BaseTable, routers: Routers, manifest: RegionManifest, rows: pa.Table
+) -> int:
+    """Count the rows of a generation that belong to another region than the one that has them.
+
+    Rows whose region is unknown count as right: those of manual regions or regions without values,
+    and rows that another client deleted, which have nulls in all columns outside of the key.
     """
-
-    def __init__(self, base: BaseTable) -> None:
-        self.base = base
-        self._routers: dict[int, tuple[RegionSpec, Router] | None] = {}
-
-    def count(self, manifest: RegionManifest, rows: pa.Table) -> int:
-        """Count the misplaced rows of a generation.
-
-        Rows whose region is unknown count as right: those of manual regions or regions without
-        values, and rows that another client deleted, which have nulls in all columns outside of the
-        key.
-        """
-        spec_and_router = self._router_of(manifest.spec_id)
-        if spec_and_router is None:
-            return 0
-        spec, router = spec_and_router
-        base = self.base
-        if any(
-            name not in rows.column_names
-            or rows.schema.field(name).type != base.schema.field(name).type
-            for name in spec.columns
-        ):
-            # Stored before the column had its present type.
-            return 0
-        if set(spec.columns) - set(base.primary_key):
-            rows = rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
-        count = 0
-        for batch in rows.select(spec.columns).to_batches():
-            for assignment, part in router.route(batch) if spec.columns else ():
-                if not _belongs_to(assignment, manifest, router):
-                    count += part.num_rows
-        return count
-
-    def _router_of(self, spec_id: int) -> tuple[RegionSpec, Router] | None:
-        """Return a spec and its router; None if it does not say where rows belong."""
-        if spec_id not in self._routers:
-            spec = spec_of(self.base, spec_id) if spec_id else None
-            unclear = spec is None or any(None in field.columns for field in spec.fields)
-            self._routers[spec_id] = (
-                None if spec is None or unclear else (spec, Router(spec, self.base.schema))
-            )
-        return self._routers[spec_id]
+    if manifest.spec_id not in routers:
+        return 0
+    spec, router = routers[manifest.spec_id]
+    if any(
+        name not in rows.column_names
+        or rows.schema.field(name).type != base.schema.field(name).type
+        for name in spec.columns
+    ):
+        # Stored before the column had its present type.
+        return 0
+    if set(spec.columns) - set(base.primary_key):
+        rows = rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
+    count = 0
+    for batch in rows.select(spec.columns).to_batches():
+        for assignment, part in router.route(batch) if spec.columns else ():
+            if not _belongs_to(assignment, manifest, router):
+                count += part.num_rows
+    return count
 
 
 def _belongs_to(assignment: RegionAssignment, manifest: RegionManifest, router: Router) -> bool:
