@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from support.data.tables import REGION, folder, manifest, numbered, rows, state
@@ -69,9 +70,7 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
             manifests = RegionManifestStore(table.location.store, sources[0].region_id)
             latest = manifests.read_latest()
             paths = [flushed.path for flushed in latest.flushed]
-            generations.drop_generations(
-                manifests, removable=1, epoch=latest.writer_epoch, needed=lambda: False
-            )
+            manifests.update(lambda latest: replace(latest, flushed=()))
             for path in paths:
                 generations.delete_folder(table.location.store, sources[0].region_id, path)
         return find(sources, *given)
