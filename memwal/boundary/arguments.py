@@ -146,7 +146,12 @@ def check_of(annotation: Any) -> ArgumentCheck | None:
             return None  # beside other types, a name may be that of a union
         return _any_of([check_of(part) for part in inner])
     if origin is Literal:
-        return ArgumentCheck(lambda value: value in inner, " or ".join(map(repr, inner)))
+        # Whatever is compared must be of a plain type: arrays answer with an array, or not at all.
+        kinds = tuple({type(one) for one in inner})
+        return ArgumentCheck(
+            lambda value: isinstance(value, kinds) and value in inner,
+            " or ".join(map(repr, inner)),
+        )
     if origin is collections.abc.Callable:
         return ArgumentCheck(callable, "a function")
     if origin in _CONTAINERS:

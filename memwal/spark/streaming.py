@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.boundary.public import public
 from memwal.errors import (
     ConflictError,
     InvalidInputError,
@@ -163,6 +164,7 @@ _TRANSIENT_ERRORS: Final = (
 )
 
 
+@public
 def foreach_batch(
     uri: str,
     *,

@@ -123,7 +123,7 @@ AREAS = (
             max_size=4,
         ),
         _load,
-        (scan_plan, "_parse"),
+        (scan_plan, "InvalidInputError"),
     ),
     Area(
         "origins of rows",
