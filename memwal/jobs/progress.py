@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -86,8 +86,7 @@ class Meter:
 
     def __init__(self, report: Report, *, job: str, step: str, unit: Unit, total: int) -> None:
         self._report = report
-        self._job, self._step, self._unit, self._total = job, step, unit, total
-        self._done = 0
+        self._progress = JobProgress(job=job, step=step, done=0, total=total, unit=unit)
         # Held during the report as well, so that reports never go back.
         self._lock = threading.Lock()
         self.advance(0)
@@ -95,21 +94,14 @@ class Meter:
     def advance(self, amount: int) -> None:
         """Add an amount; the surplus above the total does not count."""
         with self._lock:
-            self._done = min(self._done + amount, self._total)
-            self._report(
-                JobProgress(
-                    job=self._job,
-                    step=self._step,
-                    done=self._done,
-                    total=self._total,
-                    unit=self._unit,
-                )
-            )
+            done = min(self._progress.done + amount, self._progress.total)
+            self._progress = replace(self._progress, done=done)
+            self._report(self._progress)
 
     def finish(self) -> None:
         """Count all as done, if it is not."""
-        if self._done < self._total:
-            self.advance(self._total)
+        if self._progress.done < self._progress.total:
+            self.advance(self._progress.total)
 
     def __reduce__(self) -> tuple[Callable[[], Meter], tuple[()]]:
         return (_no_meter, ())

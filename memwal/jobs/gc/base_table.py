@@ -43,7 +43,7 @@ from memwal.format.paths import (
 from memwal.jobs.gc.collector import Extent, GcContext, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
 from memwal.jobs.gc.history import StoredVersions
-from memwal.jobs.gc.pins import Why, list_read_tags, protection_end
+from memwal.jobs.gc.pins import Why, list_read_tags
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
@@ -65,7 +65,7 @@ def collect_read_tags(context: GcContext) -> Iterator[Decision]:
             info = store.head(tag.key)
             if info is None:
                 continue
-            end = protection_end(tag, info.modified, grace)
+            end = tag.expires_at(info.modified) + grace
         message = f"a read protects version {tag.version} while it renews this tag"
         why: Why = Reason.READ, message, end
         if end <= context.now:

@@ -66,12 +66,7 @@ def list_read_tags(refs: Refs, grace: timedelta) -> Iterator[tuple[ReadTag, int,
     for key, size, written in refs:
         tag = parse_read_tag_key(key)
         if tag is not None:
-            yield tag, size, protection_end(tag, written, grace)
-
-
-def protection_end(tag: ReadTag, written: datetime, grace: timedelta) -> datetime:
-    """Return when the protection of a tag that was last written at a time ends."""
-    return tag.expires_at(written) + grace
+            yield tag, size, tag.expires_at(written) + grace
 
 
 def protected_until(refs: Refs, grace: timedelta, *, now: datetime) -> dict[int, datetime]:

@@ -18,7 +18,7 @@ gone, were replaced, or their index was dropped.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -55,9 +55,6 @@ UNINDEXABLE_DIR: Final = "_memwal/unindexable"
 
 REFUSALS: Final = (InvalidInputError, CorruptDataError)
 """Errors of a build that may be those of its rows."""
-
-_Build = Callable[[pa.Table], str | None]
-"""Builds an index over some rows, and returns why it failed; None if it did not."""
 
 _BATCH_ROWS: Final = 8_192
 _OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
@@ -178,13 +175,12 @@ def _find_in_fragments(
 
 def _refused(rows: pa.Table, index: MaintainedIndex) -> pa.Table:
     """Return the rows that an index refuses, with its name and the reasons."""
-    build = _builder(index)
     reasons: dict[int, str] = {}
-    if rows.num_rows and build(rows) is not None:
+    if rows.num_rows and _refusal(rows, index) is not None:
         too_long = _too_long(rows, index)
         reasons = dict.fromkeys(too_long.tolist(), _TOO_LONG)
         rest = np.setdiff1d(np.arange(rows.num_rows), too_long)
-        reasons |= _halve(rows, rest, build)
+        reasons |= _halve(rows, rest, index)
     positions = sorted(reasons)
     return (
         rows.take(pa.array(positions, pa.int64()))
@@ -194,33 +190,29 @@ def _refused(rows: pa.Table, index: MaintainedIndex) -> pa.Table:
 
 
 def _halve(
-    rows: pa.Table, positions: npt.NDArray[np.int64], build: _Build
+    rows: pa.Table, positions: npt.NDArray[np.int64], index: MaintainedIndex
 ) -> Iterator[tuple[int, str]]:
     """Yield position and reason of each refused row, by halving."""
-    reason = build(rows.take(pa.array(positions))) if len(positions) else None
+    reason = _refusal(rows.take(pa.array(positions)), index) if len(positions) else None
     if reason is None:
         return
     if len(positions) == 1:
         yield int(positions[0]), reason
         return
     middle = len(positions) // 2
-    yield from _halve(rows, positions[:middle], build)
-    yield from _halve(rows, positions[middle:], build)
+    yield from _halve(rows, positions[:middle], index)
+    yield from _halve(rows, positions[middle:], index)
 
 
-def _builder(index: MaintainedIndex) -> _Build:
-    top = index.column.partition(".")[0]
-
-    def build(rows: pa.Table) -> str | None:
-        dataset = lance.write_dataset(rows.select([top]), "memory://")
-        try:
-            with lance_errors(f"building index {index.name}"):
-                index.spec.build(dataset, name=index.name, column=index.column)
-        except REFUSALS as error:
-            return first_line(error.__cause__ or error)
-        return None
-
-    return build
+def _refusal(rows: pa.Table, index: MaintainedIndex) -> str | None:
+    """Build an index over some rows, and return why it failed; None if it did not."""
+    dataset = lance.write_dataset(rows.select([index.column.partition(".")[0]]), "memory://")
+    try:
+        with lance_errors(f"building index {index.name}"):
+            index.spec.build(dataset, name=index.name, column=index.column)
+    except REFUSALS as error:
+        return first_line(error.__cause__ or error)
+    return None
 
 
 def _too_long(rows: pa.Table, index: MaintainedIndex) -> npt.NDArray[np.int64]:

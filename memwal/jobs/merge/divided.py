@@ -322,14 +322,15 @@ class _DividedMerge:
     def _match(self, base: BaseTable, run: _Attempt) -> None:
         """Match the keys with the fragments that were not matched as they are now."""
         first = not run.matches.by_fragment
-        sizes = run.matches.unmatched(base)
+        fragments = run.matches.unmatched(base)
+        sizes = {number: rows for number, (_, rows) in fragments.items()}
         keys = [part.keys for part in run.parts if part.keys is not None]
         # After it lost a race, the driver compares few rows itself: each task would give other
         # commits time to come first.
         few = not first and sum(sizes.values()) < MIN_TASK_ROWS
         with span("memwal.merge.match", self.location, attributes={VERSION: base.version}):
             done = self._match_fragments(base, run, sizes, keys, here=few)
-        run.matches.add(base, sizes, [match for part in done for match in part.matches])
+        run.matches.add(fragments, [match for part in done for match in part.matches])
         run.bytes_read += sum(part.bytes_read for part in done)
         run.bytes_written += sum(part.bytes_written for part in done)
 
@@ -432,8 +433,8 @@ class _Matches:
 
     by_fragment: dict[int, tuple[str, Match | None]] = field(default_factory=dict)
 
-    def unmatched(self, base: BaseTable) -> dict[int, int]:
-        """Forget fragments that are gone or changed; return the rows of those left to match."""
+    def unmatched(self, base: BaseTable) -> dict[int, tuple[str, int]]:
+        """Forget fragments that are gone or changed; return state and rows of those to match."""
         current = {
             fragment.fragment_id: (str(fragment.metadata.to_json()), fragment.physical_rows)
             for fragment in base.dataset.get_fragments()
@@ -443,18 +444,13 @@ class _Matches:
             for number, (state, match) in self.by_fragment.items()
             if number in current and current[number][0] == state
         }
-        return {
-            number: rows for number, (_, rows) in current.items() if number not in self.by_fragment
-        }
+        return {n: found for n, found in current.items() if n not in self.by_fragment}
 
-    def add(self, base: BaseTable, fragments: dict[int, int], matches: Sequence[Match]) -> None:
-        """Keep the matches in some fragments of a version."""
+    def add(self, fragments: Mapping[int, tuple[str, int]], matches: Sequence[Match]) -> None:
+        """Keep the matches in some fragments, by their state."""
         found = {match.fragment: match for match in matches}
-        for fragment in base.dataset.get_fragments():
-            number = fragment.fragment_id
-            if number in fragments:
-                state = str(fragment.metadata.to_json())
-                self.by_fragment[number] = (state, found.get(number))
+        for number, (state, _) in fragments.items():
+            self.by_fragment[number] = (state, found.get(number))
 
     def ids_by_task(self) -> dict[int, list[KeptIds]]:
         """Return the ids that rows keep, by the number of the task that has their keys."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from memwal.base_table.commit import is_conflict
@@ -93,14 +93,12 @@ def diagnose(location: TableLocation) -> Diagnosis:
     return _StoreChecks(location).run()
 
 
-class _CheckResult(NamedTuple):
-    state: CheckState
-    text: str
-    advice: str = ""
+_Result = tuple[CheckState, str] | tuple[CheckState, str, str]
+"""State, text and advice of a check."""
 
 
-def _ok(text: str) -> _CheckResult:
-    return _CheckResult(CheckState.OK, text)
+def _ok(text: str) -> _Result:
+    return CheckState.OK, text
 
 
 class _StoreChecks:
@@ -129,7 +127,7 @@ class _StoreChecks:
                 self._run_check("delete", self._delete)
         return Diagnosis(self._location.uri, tuple(self._checks), self._latencies)
 
-    def _run_check(self, name: str, check: Callable[[], _CheckResult]) -> bool:
+    def _run_check(self, name: str, check: Callable[[], _Result]) -> bool:
         """Run a check; False if it raised. The error's message has the advice."""
         try:
             self._checks.append(StoreCheck(name, *check()))
@@ -142,28 +140,28 @@ class _StoreChecks:
         # Flat and in hexadecimal, as a store whose commits are in a database requires.
         return self._keys.setdefault(name, f"{self._probe}{name.encode().hex()}")
 
-    def _credentials(self) -> _CheckResult:
+    def _credentials(self) -> _Result:
         scheme = uris.parse_uri(self._location.uri).scheme
         return _ok(describe_credentials(scheme, self._location.storage_options))
 
-    def _list(self) -> _CheckResult:
+    def _list(self) -> _Result:
         self._store.list_folders("")
         return _ok("can be listed")
 
-    def _write(self) -> _CheckResult:
+    def _write(self) -> _Result:
         self._store.put(self._key("object"), b"0123456789")
         return _ok("can be written")
 
-    def _read_object(self) -> _CheckResult:
+    def _read_object(self) -> _Result:
         whole = self._store.get(self._key("object"))
         part = self._store.get_range(self._key("object"), start=3, length=4)
         if (whole, part) != (b"0123456789", b"3456"):
             text = "an object that was just written reads differently"
             advice = "use a store with strong read-after-write consistency"
-            return _CheckResult(CheckState.ERROR, text, advice)
+            return CheckState.ERROR, text, advice
         return _ok("can be read, also in ranges")
 
-    def _put_if_absent(self) -> _CheckResult:
+    def _put_if_absent(self) -> _Result:
         names = [self._key(f"race{number}") for number in range(_RACES)]
 
         def race(racer: int) -> list[str]:
@@ -175,7 +173,7 @@ class _StoreChecks:
         refused = self._refuses_existing(names[0])
         if sorted(won) == sorted(names) and refused:
             return _ok(f"exact: {_RACES} names, {_RACERS} concurrent creators, one winner each")
-        return _CheckResult(
+        return (
             CheckState.ERROR,
             f"{len(won)} creations of {_RACES} names succeeded, and creating an object that exists "
             f"{'is refused' if refused else 'overwrites it'}",
@@ -190,18 +188,18 @@ class _StoreChecks:
             return False
         return self._store.get(key) == before
 
-    def _replace(self) -> _CheckResult:
+    def _replace(self) -> _Result:
         self._store.replace(self._key("object"), b"new", expected=b"0123456789")
         return _ok("an object can be replaced if it is unchanged, and only then")
 
-    def _clock(self) -> _CheckResult:
+    def _clock(self) -> _Result:
         key = self._key("clock")
         before = datetime.now(UTC)
         self._store.put(key, b"")
         info = self._store.head(key)
         if info is None:
             text = "an object that was just written is not found"
-            return _CheckResult(CheckState.UNKNOWN, text)
+            return CheckState.UNKNOWN, text
         middle = before + (datetime.now(UTC) - before) / 2
         # The store truncates to whole seconds: half a second is the best estimate of the rest.
         offset = info.modified + timedelta(seconds=0.5) - middle
@@ -211,24 +209,24 @@ class _StoreChecks:
                 "set this machine's clock (NTP): ages and grace periods depend on it, and S3 "
                 "refuses requests that are off by more than 15 minutes"
             )
-            return _CheckResult(CheckState.WARNING, text, advice)
+            return CheckState.WARNING, text, advice
         return _ok(text)
 
-    def _versioning(self) -> _CheckResult:
+    def _versioning(self) -> _Result:
         versioned = self._store.keeps_versions(self._key("object"))
         if versioned is None:
             text = "the store does not say whether it keeps versions"
-            return _CheckResult(CheckState.UNKNOWN, text)
+            return CheckState.UNKNOWN, text
         if versioned:
             text = "the store keeps versions of overwritten and deleted objects"
             advice = (
                 "let a lifecycle rule remove noncurrent versions after some days, or garbage "
                 "collection frees no space; an object lock (WORM) must not cover the table"
             )
-            return _CheckResult(CheckState.WARNING, text, advice)
+            return CheckState.WARNING, text, advice
         return _ok("off: deleted objects are gone")
 
-    def _measure(self) -> _CheckResult:
+    def _measure(self) -> _Result:
         data = bytes(_SAMPLE_BYTES)
         keys = [self._key(f"sample{number}") for number in range(_SAMPLES)]
         self._latencies = {
@@ -242,17 +240,17 @@ class _StoreChecks:
         )
         if self._latencies["put"]["p50"] > _SLOW_MS:
             advice = "a durable write takes as long as a put: check the network path to the store"
-            return _CheckResult(CheckState.WARNING, text, advice)
+            return CheckState.WARNING, text, advice
         return _ok(text)
 
-    def _lance(self) -> _CheckResult:
+    def _lance(self) -> _Result:
         """Append to one dataset with several concurrent commits of Lance: none may be lost."""
         if COMMITS_IN in self._location.storage_options:
             text = (
                 "a database arbitrates the commits of memwal, but not those that Lance makes alone"
             )
             advice = "create the table with one process, and write it through memwal only"
-            return _CheckResult(CheckState.WARNING, text, advice)
+            return CheckState.WARNING, text, advice
         import lance
         import pyarrow as pa
 
@@ -277,9 +275,9 @@ class _StoreChecks:
             return _ok(f"Lance reaches the store; {_RACERS} concurrent commits, none was lost")
         text = f"{committed - stored} of {committed} commits of Lance were overwritten by others"
         advice = "use a store with conditional puts (If-None-Match)"
-        return _CheckResult(CheckState.ERROR, text, advice)
+        return CheckState.ERROR, text, advice
 
-    def _table(self) -> _CheckResult:
+    def _table(self) -> _Result:
         if VERSIONS_DIR not in self._store.list_folders(""):
             return _ok("there is none yet")
         try:
@@ -290,13 +288,13 @@ class _StoreChecks:
         regions = len(self._store.list_folders("_mem_wal"))
         return _ok(f"version {base.version} with {regions} regions; memwal verify checks it")
 
-    def _delete(self) -> _CheckResult:
+    def _delete(self) -> _Result:
         try:
             self._store.delete_folder(self._probe)
             self._store.delete_many(self._keys.values())
         except MemWalError as error:
             advice = f"delete the objects whose names begin with {self._probe}"
-            return _CheckResult(CheckState.ERROR, str(error), advice)
+            return CheckState.ERROR, str(error), advice
         folder = self._location.local_path
         if folder is not None:
             # A folder that the probe created; any other is not empty.
