@@ -43,11 +43,6 @@ class ManifestVersions:
         """Id of the region."""
         return self.latest.region_id
 
-    @property
-    def oldest_kept(self) -> int:
-        """Oldest generation that the latest version names; if it names none, the next to flush."""
-        return self.latest.oldest_kept
-
     def written(self, version: int) -> datetime:
         """Return when a version was written."""
         return self.objects[version].modified

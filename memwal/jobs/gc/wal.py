@@ -87,10 +87,8 @@ def _decide_log(entries: npt.NDArray[np.void], region: RegionState) -> Iterator[
     end = datetime.fromtimestamp(times[young].max(initial=0), UTC) + grace
     yield young, (Reason.GRACE, "written within the grace period", end)
     if history.latest.flushed:
-        message = (
-            f"generation {history.oldest_kept} is kept, and they hold rows of it or of newer "
-            "generations"
-        )
+        kept = f"generation {history.latest.oldest_kept} is kept"
+        message = f"{kept}, and they hold rows of it or of newer generations"
         yield needed, (Reason.GENERATION_KEPT, message, None)
     else:
         end = history.written(history.latest.version) + grace

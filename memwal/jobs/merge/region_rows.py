@@ -38,8 +38,6 @@ from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError
 
 Rows = npt.NDArray[np.int64]
-_Opened = tuple[Candidate, lance.LanceDataset, int]
-"""A generation, its data set, and the number of its rows."""
 
 _BATCH_ROWS = 8_192
 _BATCH_BYTES = 4 << 20
@@ -95,46 +93,47 @@ def open_region(
     """
     opened = _open_generations(base, region, skipped)
     while opened:
-        selection = replace(region, generations=tuple(generation for generation, *_ in opened))
+        selection = replace(region, generations=tuple(part.generation for part in opened))
         try:
             return RegionReader(base, selection, _divide(opened, share), entering, whole=whole)
         except UnreadableGenerationError as error:
             # The other generations are divided into shares without it.
             skip_from(base, region, error.generation, error.reason, skipped)
-            opened = [part for part in opened if part[0].number < error.generation]
+            opened = [part for part in opened if part.generation.number < error.generation]
     return None
 
 
 def _open_generations(
     base: BaseTable, region: RegionSelection, skipped: dict[UUID, SkippedRegion]
-) -> list[_Opened]:
-    opened: list[_Opened] = []
+) -> list[SharedGeneration]:
+    opened: list[SharedGeneration] = []
     for generation in region.generations:
         try:
             source = open_to_merge(base, region.region_id, generation.number, generation.path)
             with lance_errors(generation.reading):
-                opened.append((generation, source.dataset, int(source.dataset.count_rows())))
+                count = int(source.dataset.count_rows())
+                opened.append(SharedGeneration(generation, source.dataset, count, 0, count))
         except MemWalError as error:
             skip_from(base, region, generation.number, error, skipped)
             break
     return opened
 
 
-def _divide(opened: Sequence[_Opened], share: Share) -> list[SharedGeneration]:
+def _divide(opened: Sequence[SharedGeneration], share: Share) -> list[SharedGeneration]:
     """Return the rows of a share. The shares of a region have about as many bytes.
 
     The folder of a generation never changes: a repair writes another one. So all tasks that can
     open the same generations divide them in the same way. If one task leaves generations out, the
     driver lets all tasks of the region begin again without them.
     """
-    sizes = [max(generation.bytes, 1) for generation, *_ in opened]
+    sizes = [max(part.generation.bytes, 1) for part in opened]
     total = sum(sizes)
     first, last = (total * number // share.of for number in (share.number, share.number + 1))
     parts = []
     at = 0
-    for (generation, dataset, count), size in zip(opened, sizes, strict=True):
-        start, stop = (count * min(max(cut - at, 0), size) // size for cut in (first, last))
-        parts.append(SharedGeneration(generation, dataset, count, start, stop))
+    for part, size in zip(opened, sizes, strict=True):
+        start, stop = (part.count * min(max(cut - at, 0), size) // size for cut in (first, last))
+        parts.append(replace(part, start=start, stop=stop))
         at += size
     return parts
 

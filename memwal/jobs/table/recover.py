@@ -51,12 +51,8 @@ from memwal.writer.region_writer.options import WriterOptions, WriterSettings
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverOutcome:
-    """Outcome of a task."""
-
-    metrics: Counter[str]  # of the regions that were recovered
-    warnings: tuple[str, ...]
+Recovered = tuple[Counter[str], list[str]]
+"""Numbers of regions, and of their generations and rows; a warning for each other region."""
 
 
 def recover(
@@ -84,7 +80,7 @@ def recover(
     unflushed = _unflushed_regions(found, options, now=clock())
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
     tasks = [RegionsTask(location, share) for share in shares(regions, options.max_tasks)]
-    outcomes: list[RecoverOutcome] = run_tasks(
+    outcomes: list[Recovered] = run_tasks(
         options,
         tasks,
         guarded(run_recover_task, options.guard),
@@ -92,7 +88,7 @@ def recover(
         step="recovering",
         unit=Unit.REGIONS,
     )
-    metrics = sum((outcome.metrics for outcome in outcomes), Counter())
+    metrics = sum((counted for counted, _ in outcomes), Counter())
     return JobResult(
         job="recover",
         table=location.uri,
@@ -105,7 +101,7 @@ def recover(
             "recovered_rows": metrics["rows"],
             "unflushed_regions": len(unflushed) - len(regions),
         },
-        warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
+        warnings=tuple(warning for _, warnings in outcomes for warning in warnings),
     )
 
 
@@ -131,7 +127,7 @@ def _unflushed_regions(
     return {region: answer for region, answer in looks.items() if answer is not None}
 
 
-def run_recover_task(task: RegionsTask, *, guard: Guard | None = None) -> RecoverOutcome:
+def run_recover_task(task: RegionsTask, *, guard: Guard | None = None) -> Recovered:
     """Recover some regions, one after the other."""
     base = open_base(task.location)
     metrics, warnings = Counter[str](), []
@@ -153,7 +149,7 @@ def run_recover_task(task: RegionsTask, *, guard: Guard | None = None) -> Recove
                 logger.info("region %s was claimed meanwhile: %s", region_id, error)
                 continue
             warnings.append(f"region {region_id} is not recovered: {safe_error_text(error)}")
-    return RecoverOutcome(metrics, tuple(warnings))
+    return metrics, warnings
 
 
 def flush_log(
