@@ -58,8 +58,8 @@ def test_places_are_behaviour(repository: Path) -> None:
 
 
 def test_a_mutant_is_found_where_its_function_went(repository: Path) -> None:
-    drawn = MUTANTS.draw(repository, 1, 5)
-    assert drawn == MUTANTS.draw(repository, 1, 5)
+    drawn = MUTANTS.draw(repository, 1, 5, ["memwal/"], 0)
+    assert drawn == MUTANTS.draw(repository, 1, 5, ["memwal/"], 0)
     (repository / "memwal" / "some.py").rename(repository / "memwal" / "other.py")
     places = MUTANTS.all_places(repository)
     found = [MUTANTS.find(mutant, places) for mutant in drawn]
@@ -69,7 +69,7 @@ def test_a_mutant_is_found_where_its_function_went(repository: Path) -> None:
 
 
 def test_a_line_that_changed_is_not_found(repository: Path) -> None:
-    [mutant] = MUTANTS.draw(repository, 1, 1)
+    [mutant] = MUTANTS.draw(repository, 1, 1, ["memwal/"], 0)
     lost = replace(mutant, line=mutant.line + " ", tests=["tests/test_gone.py"])
     assert MUTANTS.find(lost, MUTANTS.all_places(repository)) is None
     assert MUTANTS.check(repository, [mutant, lost]) == 1
@@ -92,7 +92,7 @@ def test_a_mutant_is_judged_in_a_copy(tmp_path: Path, test: str, result: str) ->
     (tmp_path / "tests").mkdir()
     head = "from memwal.some import take\n\ndef test_it():\n    "
     (tmp_path / "tests" / "test_some.py").write_text(head + test + "\n")
-    (drawn,) = (mutant for mutant in MUTANTS.draw(tmp_path, 1, 1))
+    (drawn,) = (mutant for mutant in MUTANTS.draw(tmp_path, 1, 1, ["memwal/"], 0))
     places = MUTANTS.all_places(tmp_path)
     (swapped,) = (place for place in places if place.kind == "min/max")
     judged = MUTANTS.judge(tmp_path, drawn, swapped, 5)

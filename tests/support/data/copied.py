@@ -17,6 +17,12 @@ def keep_in(folder: Path) -> None:
     _made.clear()
 
 
+def lasting_folder() -> Path:
+    """Make a folder that outlives the tests and is on their file system."""
+    (home,) = _home
+    return Path(mkdtemp(dir=home))
+
+
 def copy_of(name: str, folder: Path, make: Callable[[Path], object], *, times: bool = True) -> None:
     """Copy into a folder what is made when it is asked for first.
 
@@ -33,8 +39,7 @@ def copy_of(name: str, folder: Path, make: Callable[[Path], object], *, times: b
         flushed a moment ago.
     """
     if name not in _made:
-        (home,) = _home
-        made = Path(mkdtemp(dir=home))
+        made = lasting_folder()
         make(made)
         _made[name] = made
     # No links: some tests damage files in place.

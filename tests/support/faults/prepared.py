@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import lance
 import pytest
+from support.data.copied import lasting_folder
 from support.data.tables import SCHEMA, age, folder, keys, rows
 from support.faults.jobs import JOBS
 from support.faults.others import DIRECT
@@ -98,14 +98,9 @@ def _leave_an_orphan(table: memwal.Table) -> None:
 
 
 @functools.cache
-def _disk() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="memwal-prepared-")
-
-
-@functools.cache
 def prepared() -> tuple[memwal.Table, Auditor]:
     """Return the table that is copied, and its auditor. Nobody may change it."""
-    return prepare(Path(_disk().name, "table.lance"))
+    return prepare(lasting_folder() / "table.lance")
 
 
 def finish(table: memwal.Table, auditor: Auditor) -> None:
