@@ -57,7 +57,7 @@ class DueJob:
 
     @property
     def urgency(self) -> float:
-        """How hard it presses, from 0 to 3."""
+        """Urgency of the job, from 0 to 3."""
         pressure = min(max(self.due.pressure, 0.0), _PRESSURE_CAP) / _PRESSURE_CAP
         return pressure + _CRITICAL * self.due.critical + self.priority / _PRIORITIES
 

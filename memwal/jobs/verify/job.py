@@ -77,7 +77,7 @@ class VerifyTask:
 
     @property
     def all_regions(self) -> bool:
-        """Whether the base table's records of regions can be compared with all regions."""
+        """True if all regions are checked, so that the base table's records of regions are too."""
         return self.options.regions is None
 
 

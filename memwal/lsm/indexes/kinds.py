@@ -236,7 +236,7 @@ class IndexSpec:
 
     @property
     def parallel(self) -> bool:
-        """Whether parts of this index have all of its parameters, so that it can be built in parts.
+        """True if this index can be built in parts, since each part has all of its parameters.
 
         Segments of other parts could never be joined with the existing ones.
         """
