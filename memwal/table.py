@@ -63,7 +63,10 @@ def open(
     storage_options: Mapping[str, str] | None = None,
     allow_external: Sequence[str] = (),
 ) -> Table:
-    """Open a table that has MemWAL enabled.
+    """Open a Lance table.
+
+    Without MemWAL it is a table without regions: what needs a log (writers, merges, region
+    snapshots, recovery) raises TableSetupError, and everything else works.
 
     >>> memwal.open(table.uri).primary_key
     ('id',)
@@ -83,14 +86,13 @@ def open(
     Raises
     ------
     TableSetupError
-        There is no table, it has no primary key, MemWAL is not enabled, or files of the table are
-        in a folder that is not allowed.
+        There is no table, it is a branch, or files of it are in a folder that is not allowed.
     StoreAccessError, StoreUnavailableError
         The store refused, or gave no answer.
     """
     table = Table(location_of(uri, storage_options, allow_external=allow_external))
     check_reachable(table.location.store)
-    table.base().require_mem_wal()
+    table.base().check_supported()
     return table
 
 
@@ -117,7 +119,7 @@ class TableCheckpointOptions(CheckpointOptions):
 
 @public
 class Table(Queries):
-    """A table with MemWAL. Its reads see the stored rows."""
+    """A Lance table, with MemWAL or without. Its reads see the stored rows."""
 
     @property
     def uri(self) -> str:

@@ -17,14 +17,19 @@ manifest of an earlier incarnation, however, must not be used: the caller has to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.errors import CorruptDataError, ObjectNotFoundError, RegionLostError
+from memwal.errors import (
+    CorruptDataError,
+    ObjectNotFoundError,
+    RegionLostError,
+    TableSetupError,
+)
 from memwal.format.paths import MEM_WAL_DIR, REGION_MARKS_DIR, manifest_dir, region_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore, forget_manifests, read_manifests
@@ -48,6 +53,7 @@ def read_regions(
     regions: Collection[UUID] | None = None,
     *,
     delete_superseded_marks: bool = False,
+    without_log: bool = False,
 ) -> TableRegions:
     """Read the marks, the newest manifests, and then the base table, and compare them.
 
@@ -55,14 +61,18 @@ def read_regions(
     :func:`memwal.region.manifest_store.read_manifests` and
     :func:`memwal.base_table.snapshot.open_base`.
 
-    Raises RegionLostError as :func:`check_regions` does, and TableSetupError without MemWAL.
+    Raises errors as :func:`check_regions` does, and TableSetupError without MemWAL, unless the
+    caller can do ``without_log``: then such a table has no regions.
     """
     again = False
     while True:
         marks = read_marks(location.store, delete_superseded=delete_superseded_marks)
         manifests = read_manifests(location.store, regions)
         base = open_base(location)
-        base.require_mem_wal()
+        if without_log:
+            base.check_supported()
+        else:
+            base.require_mem_wal()
         try:
             check_regions(base, marks, manifests, regions=regions)
         except ObjectNotFoundError:
@@ -79,7 +89,7 @@ def check_regions(
     manifests: Mapping[UUID, RegionManifest],
     *,
     regions: Collection[UUID] | None = None,
-    left_out: Container[UUID] = (),
+    left_out: Collection[UUID] = (),
 ) -> None:
     """Raise an error if a region that must exist was not found, or is older than it must be.
 
@@ -88,6 +98,8 @@ def check_regions(
 
     Raises
     ------
+    TableSetupError
+        There are regions, but MemWAL is not enabled.
     RegionLostError
         A region has no folder or no manifest.
     CorruptDataError
@@ -95,6 +107,9 @@ def check_regions(
     ObjectNotFoundError
         A manifest is of an earlier incarnation, and the newest one is not, by now: read again.
     """
+    if base.index is None:
+        check_no_regions(base, {*marks, *manifests, *left_out})
+        return
     merged = base.details.merged
     required = {*marks, *(region_id for region_id, number in merged.items() if number)}
     if regions is not None:
@@ -121,6 +136,20 @@ def check_regions(
         raise lost_error(store, lost)
     for error in errors.values():
         raise error
+
+
+def check_no_regions(base: BaseTable, found: Collection[UUID]) -> None:
+    """Raise TableSetupError if a table has regions although MemWAL is not enabled.
+
+    Another client took the spec away: the rows that it did not merge are in no version.
+    """
+    if found:
+        raise TableSetupError(
+            f"MemWAL is not enabled on {base.location}, but it was: there are regions, such as "
+            f"{min(found)}, and rows of theirs that are not merged would be missed. Enable it "
+            f"again (memwal enable), or, if nobody needs these rows, delete the folders "
+            f"{MEM_WAL_DIR} and {REGION_MARKS_DIR}"
+        )
 
 
 def check_any_found(store: ObjectStore) -> None:

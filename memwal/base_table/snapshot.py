@@ -72,26 +72,26 @@ class BaseTable:
         """Version of the table."""
         return int(self.dataset.version)
 
-    def require_mem_wal(self) -> None:
-        """Raise TableSetupError unless the table has a primary key and MemWAL is enabled.
+    def check_supported(self) -> None:
+        """Raise TableSetupError for a branch.
 
-        Branches are refused too: a branch has no regions and no merge progress of its own, and
-        those that it inherited are of another table.
+        A branch has no regions and no merge progress of its own, and those that it inherited are of
+        another table.
         """
         if self.branch is not None:
             raise TableSetupError(
                 f"{self.location} is the branch {self.branch} of a table, which has no regions of "
                 "its own; open the table, or read the branch with pylance"
             )
-        if not self.primary_key:
-            raise TableSetupError(
-                f"{self.location} has no primary key; name one with memwal.enable(uri, "
-                "primary_key=[...], region_spec=...) or the command memwal enable"
-            )
+
+    def require_mem_wal(self) -> None:
+        """Raise TableSetupError unless MemWAL is enabled: for whatever needs a log."""
+        self.check_supported()
         if self.index is None:
+            key = "" if self.primary_key else " --primary-key COLUMN"
             raise TableSetupError(
-                f"MemWAL is not enabled on {self.location}; enable it with "
-                "memwal.enable(uri, region_spec=...) or the command memwal enable"
+                f"MemWAL is not enabled on {self.location}, and this needs its log; enable it: "
+                f"memwal enable {self.location.uri}{key}"
             )
 
     def check_usable(self, names: Iterable[str]) -> None:

@@ -76,7 +76,7 @@ def read_status(
     """
     # The base table after the manifests: a generation that was merged in between is then not in
     # the backlog.
-    found = read_regions(location, regions)
+    found = read_regions(location, regions, without_log=True)
     base, manifests = found.base, found.manifests
     snapshot = read_usable_snapshot(location.store, base.details) or {}
     published = {(region_id, manifest.version) for region_id, manifest in snapshot.items()}

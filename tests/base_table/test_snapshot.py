@@ -73,7 +73,7 @@ def test_a_plain_table_has_neither_key_nor_index(tmp_path: Path) -> None:
     base = open_base(TableLocation(str(tmp_path / "plain")))
     assert base.primary_key == ()
     assert base.index is None
-    with pytest.raises(TableSetupError, match="primary_key="):
+    with pytest.raises(TableSetupError, match="--primary-key"):
         base.require_mem_wal()
 
 

@@ -104,7 +104,7 @@ def collect_garbage(
     started = time.monotonic()
     marks = read_marks(location.store)
     base = open_base(location)
-    base.require_mem_wal()
+    base.check_supported()
     check_progress(lost_progress(marks, base.details.merged))
     with span("memwal.collect.needs", location):
         if not options.dry_run:

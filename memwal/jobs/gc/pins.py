@@ -143,7 +143,7 @@ def read_pins(
     # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)
     latest = open_base(location) if base is None else base
-    latest.require_mem_wal()
+    latest.check_supported()
     pins = [
         Pin(
             reason=Reason.NOT_MERGED,

@@ -160,7 +160,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     """
     started = time.monotonic()
     base = start = open_base(location)
-    base.require_mem_wal()
+    base.check_supported()
     check_progress(find_lost_progress(base))
     existing = index_names(base)
     selected = _select(base, options)

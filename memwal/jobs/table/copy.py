@@ -100,7 +100,7 @@ def copy_table(
     between two objects: delete what is at the target and copy again.
     """
     started = time.monotonic()
-    open_base(source).require_mem_wal()
+    open_base(source).check_supported()
     if f"{target.uri}/".startswith(f"{source.uri}/"):
         raise InvalidInputError(f"{target} is inside the table to copy; choose another address")
     target.store.expect_new_table()

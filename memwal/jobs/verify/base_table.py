@@ -41,7 +41,7 @@ _MAGIC = b"LANC"
 class ReadableBase:
     """Newest version of the base table that can be read."""
 
-    # None if no version can be read, or the version has no MemWAL index or primary key.
+    # None if no version can be read.
     base: BaseTable | None
     findings: tuple[Finding, ...]  # damaged versions that are newer
 
@@ -49,7 +49,7 @@ class ReadableBase:
 def open_newest(location: TableLocation) -> ReadableBase:
     """Open the newest version of a table that is not damaged.
 
-    Raises TableSetupError if there is no table, or it has no MemWAL.
+    Raises TableSetupError if there is no table.
     """
     torn: list[Finding] = []
     manifests = StoredVersions.list(location).manifests
@@ -73,10 +73,8 @@ def open_newest(location: TableLocation) -> ReadableBase:
                 raise error.__cause__ from None
             torn.append(Finding("table-torn", key, str(error)))
             continue
-        if not torn:
-            base.require_mem_wal()
-        usable = base.index is not None and bool(base.primary_key)
-        return ReadableBase(base if usable else None, tuple(torn))
+        base.check_supported()
+        return ReadableBase(base, tuple(torn))
     return ReadableBase(None, tuple(torn))
 
 
@@ -140,8 +138,10 @@ def check_repeated_keys(base: BaseTable, *, max_bytes: int = DEFAULT_BYTES) -> I
 
     One pass over the key columns partitions the hashes of the keys into temporary files. Each file
     is then sorted on its own, and keys with equal hashes are compared. ``max_bytes`` bounds the
-    memory for a table of up to some billion rows.
+    memory for a table of up to some billion rows. Yields nothing for a table without a key.
     """
+    if not base.primary_key:
+        return
     rows = base.dataset.count_rows()
     needed = rows * _KEY_HASH.itemsize * _COPIES
     parts = min(_MAX_PARTS, max(1, -(-needed // max_bytes)))

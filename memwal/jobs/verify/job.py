@@ -18,6 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from memwal.base_table.region_marks import find_lost_progress, read_marks
+from memwal.base_table.required_regions import check_no_regions
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
@@ -249,7 +250,7 @@ def verify(
     Raises
     ------
     TableSetupError
-        There is no table, or it has no MemWAL.
+        There is no table, or it has regions without having MemWAL.
     StoreAccessError, StoreUnavailableError
         The store failed, so nothing is known about the table.
     """
@@ -284,6 +285,8 @@ def verify(
 def run_verify_task(task: VerifyTask) -> tuple[int, tuple[Finding, ...]]:
     """Run a task. Returns the version of the base table that was read, and the findings."""
     first = open_newest(task.location)
+    if task.all_regions and first.base is not None and first.base.index is None:
+        check_no_regions(first.base, task.regions)
 
     def check(newest: ReadableBase, regions: Sequence[UUID]) -> list[Finding]:
         if task.regions:

@@ -219,7 +219,7 @@ def plan_read(
     out, and so are generations that have none of the ``keys``, as far as this process knows.
     ``keys`` and ``reuse`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
-    TableSetupError: no table, no primary key, or no MemWAL.
+    TableSetupError: no table, or regions in a table on which MemWAL is not enabled.
     """
     began = boot_seconds()
     snapshot = open_snapshot(location, regions=regions, keys=keys, reuse=reuse)

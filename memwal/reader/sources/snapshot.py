@@ -97,7 +97,7 @@ def open_snapshot(
     this process read some seconds ago are used if they still are the newest; with ``unchecked``,
     they are used as they are.
 
-    Raises TableSetupError without a table, a primary key or MemWAL, and CorruptDataError as
+    Raises TableSetupError without a table, and errors as
     :func:`memwal.base_table.required_regions.check_regions` does.
     """
     seen = (
@@ -259,7 +259,7 @@ def _newest(location: TableLocation) -> BaseTable:
             ),
         )
     )
-    base.require_mem_wal()
+    base.check_supported()
     _newest_seen.put(key, base)
     version = version_key(base)
     if _invalidated.use(location.uri) != version:
