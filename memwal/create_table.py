@@ -15,7 +15,8 @@ from memwal.base_table.commit import commit_durably, create_durably, update_deta
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.lance_errors import first_line
 from memwal.boundary.public import public
-from memwal.errors import ArgumentTypeError, InvalidInputError, TableSetupError
+from memwal.errors import ArgumentTypeError, ConflictError, InvalidInputError, TableSetupError
+from memwal.expressions.predicate import quoted
 from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
@@ -24,17 +25,19 @@ from memwal.inputs.addresses import TableAddress, location_of
 from memwal.lsm.indexes.catchup import check_maintainable
 from memwal.lsm.indexes.kinds import BTREE
 from memwal.region.spec import RegionSpec
-from memwal.region.spec_text import as_region_spec
+from memwal.region.spec_text import UNSHARDED, as_region_spec
 from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, check_reachable
 from memwal.table import Table
+from memwal.util.retry import retry_lost_races
 
 logger = logging.getLogger(__name__)
 
 _KEY = b"lance-schema:unenforced-primary-key"
 _KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 _INDEX_SUFFIX = "_idx"
+_MAX_SHOWN = 5
 _RESERVED = frozenset(
     {TOMBSTONE, "_rowid", "_rowaddr", "_rowoffset", "_gen", "_memtable_gen", "_distance", "_score"}
 )
@@ -54,8 +57,8 @@ def create(
     uri: str | os.PathLike[str],
     schema: SchemaSource,
     *,
-    primary_key: Sequence[str],
-    region_spec: RegionSpec | str | None,
+    primary_key: str | Sequence[str],
+    region_spec: RegionSpec | str | None = UNSHARDED,
     maintained_indexes: Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
@@ -70,12 +73,13 @@ def create(
         Also a table or data frame, whose rows are not written, or a model of LanceDB
         (``LanceModel``). Columns of dictionaries with indices of 8 or 16 bits, such as most
         categorical columns of pandas, become columns of their values.
-    primary_key : sequence of str
+    primary_key : str or sequence of str
         Key columns, in key order: integers, bool, text or binary.
-    region_spec : RegionSpec, str or None
+    region_spec : RegionSpec, str or None, default "unsharded"
         Rule that maps rows to regions, also as a text of the command line's form, such as
-        ``bucket:id:4``. None: each writer names its region, and must not write a key
-        that another region has.
+        ``bucket:id:4``. By default all rows are in one region; :func:`memwal.add_region_spec`
+        divides them later. None: each writer names its region, and must not write a key that
+        another region has.
     maintained_indexes : sequence of str
         BTREE indexes to create and maintain, named after their column: ``<column>_idx``. For other
         kinds, build the index on the Lance table and call :func:`enable`.
@@ -97,8 +101,9 @@ def create(
     given = _schema_of(schema)
     schema = plain_dictionaries(given)
     region_spec = None if region_spec is None else as_region_spec(region_spec)
-    marked = _with_primary_key(schema, primary_key)
-    _check_spec(region_spec, primary_key, schema)
+    key = _key_columns(primary_key)
+    marked = _with_primary_key(schema, key)
+    _check_spec(region_spec, key, schema)
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
     _rehearse(marked, columns, data_storage_version)
     check_reachable(location.store)
@@ -120,9 +125,9 @@ def create(
 def enable(
     uri: TableAddress,
     *,
-    region_spec: RegionSpec | str | None,
+    region_spec: RegionSpec | str | None = UNSHARDED,
     maintained_indexes: Sequence[str] | None = (),
-    primary_key: Sequence[str] | None = None,
+    primary_key: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     allow_external: Sequence[str] = (),
 ) -> Table:
@@ -136,15 +141,19 @@ def enable(
         Indexes of the table that are also built on generations, and have to cover a merged one
         before it is collected: BTREE, text and vector indexes. None: all indexes, including those
         created later. Index builds extend the other indexes of the table as well.
-    primary_key : sequence of str, optional
-        Key columns, for a table whose schema has no primary key yet.
+    primary_key : str or sequence of str, optional
+        Key columns, for a table whose schema has no primary key yet. Columns that may hold nulls
+        are made non-nullable.
 
     Raises
     ------
     TableSetupError
         The table does not exist, has no primary key, or has MemWAL enabled already.
     InvalidInputError
-        The key, the spec or an index does not fit the table. Nothing was written.
+        The key, the spec or an index does not fit the table, or rows have a null in a key column.
+        Nothing was written.
+    ConflictError
+        Other commits kept getting in between.
     UnsupportedStoreError
         The store has no put-if-absent.
     """
@@ -154,7 +163,7 @@ def enable(
     base = open_base(location)
     if base.index is not None:
         raise TableSetupError(f"MemWAL is enabled on {location} already; open it as it is")
-    key = tuple(primary_key) if primary_key is not None else base.primary_key
+    key = _key_columns(primary_key) if primary_key is not None else base.primary_key
     if not key:
         raise TableSetupError(
             f"{location} has no primary key; name its columns: primary_key=[...] or --primary-key"
@@ -165,12 +174,6 @@ def enable(
         )
     marked = _with_primary_key(base.stored.schema, key)
     check_storable(base.dataset.schema, base.dataset.data_storage_version)
-    nullable = [name for name in key if base.schema.field(name).nullable]
-    if nullable:
-        raise TableSetupError(
-            f"key column {', '.join(nullable)} of {location} may hold nulls; first call "
-            "dataset.alter_columns({'path': name, 'nullable': False}) on the Lance table"
-        )
     _check_spec(region_spec, key, base.schema)
     existing = {index.name for index in base.dataset.describe_indices()}
     unknown = [name for name in maintained_indexes or () if name not in existing]
@@ -181,6 +184,8 @@ def enable(
         )
     check_maintainable(base, maintained_indexes or ())
     check_put_if_absent(location.store)
+    # A process that dies between these commits leaves a table that the next call goes on with.
+    base = _without_nulls(base, key)
     if not base.primary_key:
         marks = {
             name: {k.decode(): v.decode() for k, v in marked.field(name).metadata.items()}
@@ -189,6 +194,37 @@ def enable(
         commit_durably(base, lambda dataset: dataset.update_field_metadata(marks))
         base = open_base(location)
     return _initialize(base, region_spec, maintained_indexes)
+
+
+def _key_columns(primary_key: str | Sequence[str]) -> tuple[str, ...]:
+    return (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+
+
+def _without_nulls(base: BaseTable, key: Sequence[str]) -> BaseTable:
+    """Make key columns non-nullable. Lance refuses it if a row has a null, or one is appended."""
+
+    def forbid() -> BaseTable:
+        latest = open_base(base.location)
+        nullable = [name for name in key if latest.schema.field(name).nullable]
+        for name in nullable:
+            rows = latest.dataset.to_table([], filter=f"{quoted(name)} IS NULL", with_row_id=True)
+            if rows.num_rows:
+                shown = ", ".join(map(str, rows.column("_rowid").slice(0, _MAX_SHOWN).to_pylist()))
+                raise InvalidInputError(
+                    f"key column {name} of {base.location} is null in {rows.num_rows} rows, such "
+                    f"as those of row id {shown}: give them a key, or delete them, and enable "
+                    "MemWAL then"
+                )
+        if not nullable:
+            return latest
+        changes = [{"path": name, "nullable": False} for name in nullable]
+        commit_durably(latest, lambda dataset: dataset.alter_columns(*changes))
+        return open_base(base.location)
+
+    exhausted = ConflictError(
+        f"other commits to {base.location} kept getting in between; try again"
+    )
+    return retry_lost_races(forbid, exhausted=exhausted)
 
 
 def _check_spec(

@@ -426,36 +426,6 @@ class TestOpen:
         with pytest.raises(TableSetupError):
             memwal.open(uri)
 
-    def test_without_a_key_says_so(self, uri: str) -> None:
-        plain(uri)
-        with pytest.raises(TableSetupError, match="primary_key="):
-            memwal.open(uri)
-
-    def test_without_mem_wal_says_so(self, uri: str) -> None:
-        schema = SCHEMA.set(
-            0,
-            SCHEMA.field(0).with_metadata({"lance-schema:unenforced-primary-key": "true"}),
-        )
-        lance.write_dataset(rows({1: 1}).cast(schema), uri, schema=schema)
-        with pytest.raises(TableSetupError):
-            memwal.open(uri)
-        for call in (
-            lambda t: t.writer(),
-            lambda t: t.scan().to_table(),
-            lambda t: t.lookup(pa.array([1])).to_table(),
-            lambda t: t.status(),
-            lambda t: t.merge(),
-            lambda t: t.build_indexes(),
-            lambda t: t.build_snapshot(),
-            lambda t: t.collect_garbage(),
-            lambda t: t.checkpoint(),
-            lambda t: t.region_spec(),
-        ):
-            before = everything(uri)
-            with pytest.raises(TableSetupError):
-                call(memwal.Table(memwal.table.TableLocation(uri)))
-            assert everything(uri) == before
-
 
 class Model(LanceModel):
     """Of LanceDB."""

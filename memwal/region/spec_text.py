@@ -27,6 +27,9 @@ REGIONS_HELP = (
     "col0, col1 and so on, unsharded, or manual"
 )
 
+UNSHARDED = "unsharded"
+"""Text of the spec that keeps all rows in one region."""
+
 _EXPRESSION = re.compile(r"([^:]+):([^:]+):(.+)", re.DOTALL)
 _VECTOR = re.compile(r"(.+)\[([1-9][0-9]{0,8})\]")
 _LIST = re.compile(r"list<(.+)>")
@@ -97,6 +100,6 @@ def _parse_region_field(text: str) -> RegionSpec:
             return RegionSpec.expression(
                 match[3], match[2].split(","), parse_type(match[1]), immutable=immutable
             )
-        case "unsharded" if unprefixed == text == "unsharded":
+        case "unsharded" if unprefixed == text == UNSHARDED:
             return RegionSpec.unsharded()
     raise InvalidInputError(f"{text!r} does not divide a table; give {REGIONS_HELP}")

@@ -146,9 +146,7 @@ def test_calls_that_need_a_log_name_the_command_that_enables_it(
 def test_a_table_whose_spec_was_taken_away_is_not_plain(tmp_path: Path) -> None:
     database = lancedb.connect(tmp_path)
     stored = database.create_table("t", _rows(0, 10))
-    stored.alter_columns({"path": "id", "nullable": False})
-    stored.set_unenforced_primary_key("id")
-    table = memwal.enable(stored, region_spec="unsharded")
+    table = memwal.enable(stored, primary_key="id")
     table.upsert(_rows(5, 10))
     lance.dataset(table.uri).drop_index("__lance_mem_wal")
 
@@ -177,12 +175,45 @@ def test_indexes_cover_rows_that_were_appended_beside_the_log(tmp_path: Path) ->
     stored = lancedb.connect(tmp_path).create_table("t", _rows(0, 100))
     stored.create_index("text", config=lancedb.index.FTS())
     stored.add(_rows(100, 300))
-    stored.alter_columns({"path": "id", "nullable": False})
-    stored.set_unenforced_primary_key("id")
-    table = memwal.enable(stored, region_spec="unsharded", maintained_indexes=["text_idx"])
+    table = memwal.enable(stored, primary_key=["id"], maintained_indexes=["text_idx"])
     assert [lag.rows for lag in table.status().indexes] == [300]
     table.build_indexes()
     assert [lag.rows for lag in table.status().indexes] == [0]
+    stored.checkout_latest()
     stored.add(_rows(400, 50))
     table.checkpoint()
     assert [lag.rows for lag in table.status().indexes] == [0]
+
+
+def test_enabling_needs_a_key_without_nulls(tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array([1, None, 3], pa.int64()), "n": [1, 2, 3]})
+    stored = lancedb.connect(tmp_path).create_table("t", rows)
+    with pytest.raises(InvalidInputError, match="id"):
+        memwal.enable(stored, primary_key="id")
+    assert lance.dataset(stored.uri).version == 1
+
+    stored.delete("id IS NULL")
+    table = memwal.enable(stored, primary_key="id")
+    assert not table.schema.field("id").nullable
+    assert len(table.region_ids()) == 1
+    table.upsert({"id": [3, 4], "n": [30, 40]})
+    assert sorted(table.scan().to_table().column("n").to_pylist()) == [1, 30, 40]
+
+
+def test_a_null_that_is_appended_while_a_table_is_enabled_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = lancedb.connect(tmp_path).create_table("t", pa.table({"id": [1, 2]}))
+    alter = lance.LanceDataset.alter_columns
+
+    def append_first(dataset: lance.LanceDataset, *changes: object) -> None:
+        monkeypatch.undo()
+        stored.add(pa.table({"id": pa.array([None], pa.int64())}))
+        alter(dataset, *changes)
+
+    monkeypatch.setattr(lance.LanceDataset, "alter_columns", append_first)
+    with pytest.raises(InvalidInputError, match="id"):
+        memwal.enable(stored, primary_key="id")
+    table = memwal.open(stored)
+    assert table.schema.field("id").nullable
+    assert table.count_rows() == 3

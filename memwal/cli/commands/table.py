@@ -22,7 +22,7 @@ from memwal.cli.output import (
 from memwal.cli.parameters import Storage
 from memwal.errors import InvalidInputError
 from memwal.permissions import Role, permissions_of, s3_policy
-from memwal.region.spec_text import REGIONS_HELP, TYPES_HELP, parse_regions
+from memwal.region.spec_text import REGIONS_HELP, TYPES_HELP, UNSHARDED, parse_regions
 
 if TYPE_CHECKING:
     from memwal.queries import Queries
@@ -30,24 +30,25 @@ if TYPE_CHECKING:
     from memwal.table import Table
 
 RegionSpecText = Annotated[
-    list[str],
+    list[str] | None,
     Option(
         "--regions",
         metavar="SPEC",
         help=f"How rows are divided: {REGIONS_HELP}. Can be given again, to divide by several "
         "values together. Columns belong to the primary key, or, with immutable: in front, never "
-        "change for a key. LanceDB writes only to bucket, identity and unsharded.",
+        "change for a key. LanceDB writes only to bucket, identity and unsharded. A new table is "
+        "unsharded by default.",
     ),
 ]
 
 
 def create(
     table: Uri,
-    regions: RegionSpecText,
     primary_key: Annotated[
         list[str],
         Option("--primary-key", metavar="COLUMN", help="Key column; again for each, in key order."),
     ],
+    regions: RegionSpecText = None,
     schema: Annotated[
         Path | None,
         Option(
@@ -74,7 +75,7 @@ def create(
     storage: Storage,
 ) -> Output:
     """Create an empty table with MemWAL enabled."""
-    spec = parse_regions(regions)
+    spec = parse_regions(regions or [UNSHARDED])
     columns = schema_from(schema, column)
     from memwal.create_table import create as create_table
 
@@ -92,7 +93,7 @@ def create(
 
 def enable(
     table: TableLocation,
-    regions: RegionSpecText,
+    regions: RegionSpecText = None,
     primary_key: Annotated[
         list[str] | None,
         Option(
@@ -111,7 +112,7 @@ def enable(
     """Enable MemWAL on a Lance table that exists."""
     if maintain and maintain_all:
         raise InvalidInputError("give either --maintain or --maintain-all")
-    spec = parse_regions(regions)
+    spec = parse_regions(regions or [UNSHARDED])
     from memwal.create_table import enable as enable_table
 
     enabled = enable_table(
@@ -130,7 +131,7 @@ def add_region_spec(table: TableLocation, regions: RegionSpecText) -> Output:
     Open writers are fenced, and new ones are refused until the end. After an interruption give the
     same command again.
     """
-    spec = parse_regions(regions)
+    spec = parse_regions(regions or [UNSHARDED])
     if spec is None:
         raise InvalidInputError("a table that has region specs cannot go back to manual regions")
     from memwal.resharding import add_region_spec as add_spec

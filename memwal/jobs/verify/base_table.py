@@ -41,7 +41,7 @@ _MAGIC = b"LANC"
 class ReadableBase:
     """Newest version of the base table that can be read."""
 
-    # None if no version can be read.
+    # None if no version can be read, or if it is an older one, from before MemWAL was enabled.
     base: BaseTable | None
     findings: tuple[Finding, ...]  # damaged versions that are newer
 
@@ -74,7 +74,8 @@ def open_newest(location: TableLocation) -> ReadableBase:
             torn.append(Finding("table-torn", key, str(error)))
             continue
         base.check_supported()
-        return ReadableBase(base, tuple(torn))
+        is_known = base.index is not None or not torn
+        return ReadableBase(base if is_known else None, tuple(torn))
     return ReadableBase(None, tuple(torn))
 
 

@@ -184,9 +184,6 @@ def test_keys_that_the_next_merge_is_deleting_are_left_out(spoiled):
 def test_no_table(tmp_path):
     with pytest.raises(TableSetupError):
         verify(TableLocation(str(tmp_path / "none")))
-    lance.write_dataset(numbered(0, 3), str(tmp_path / "plain"))
-    with pytest.raises(TableSetupError):
-        verify(TableLocation(str(tmp_path / "plain")))
 
 
 @pytest.mark.parametrize(
