@@ -10,13 +10,14 @@ import lance
 import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.base_table.blobs import BlobHandling
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.inputs.rows import Keys, import_data
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.lookup import lookup_rows
+from memwal.reader.lookup import lookup_rows, open_blobs
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
 from memwal.reader.scan import Scan, open_newest, output_schema
@@ -71,6 +72,7 @@ class Queries:
         offset: int = 0,
         with_generation: bool = False,
         with_row_address: bool = False,
+        blob_handling: BlobHandling | None = None,
     ) -> Scan:
         """Scan the newest row of every key.
 
@@ -89,6 +91,9 @@ class Queries:
         with_row_address : bool, default False
             Add ``_rowaddr``: the row's address in the data set of its generation or in the base
             table; in a MemTable the row's number.
+        blob_handling : "blobs_descriptions" or "all_binary", optional
+            What blob columns have, as in Lance: by default descriptions, from which nothing is read
+            (of a row in a MemTable the size counts); or the bytes. See :meth:`take_blobs`.
 
         Returns
         -------
@@ -110,6 +115,7 @@ class Queries:
             offset=offset,
             with_generation=with_generation,
             with_row_address=with_row_address,
+            blob_handling=blob_handling,
         )
 
     def count_rows(self, *, filter: SqlFilter | None = None) -> int:
@@ -179,6 +185,46 @@ class Queries:
             A stream of keys cannot be read. When the result is used: the keys do not fit the
             primary key, or the version that is read has none.
         """
+        open_keyed = self._keyed(keys)
+
+        def look_up() -> pa.Table:
+            return lookup_rows(*open_keyed(), columns=columns)
+
+        return Result(
+            lambda: retry_if_collected(look_up), lambda: output_schema(self._open_base(), columns)
+        )
+
+    def take_blobs(self, keys: Keys, column: str) -> list[lance.BlobFile | None]:
+        """Open the blobs of some keys as files, which read nothing until they are asked.
+
+        As ``take_blobs`` of Lance, also for rows that are not merged: those of a MemTable are in
+        memory already, and a blob at an address of its own is opened there.
+
+        >>> [blob.read() for blob in table.take_blobs([1, 2], "image")]  # doctest: +SKIP
+        [b'...', b'...']
+
+        Parameters
+        ----------
+        keys : keys
+            As for :meth:`lookup`.
+        column : str
+            A blob column.
+
+        Returns
+        -------
+        list of lance.BlobFile or None
+            One for each key, in their order; None if the value is null or the key has no row.
+
+        Raises
+        ------
+        InvalidInputError
+            As :meth:`lookup`, or the column has no blobs.
+        """
+        open_keyed = self._keyed(keys)
+        return retry_if_collected(lambda: open_blobs(*open_keyed(), column))
+
+    def _keyed(self, keys: Keys) -> Callable[[], tuple[ReadSources, pa.Table]]:
+        """Return a function that opens the sources of a read of some keys, and converts these."""
         converted: tuple[BaseTable, pa.Table] | None = None
 
         def key_columns(base: BaseTable) -> pa.Table:
@@ -198,14 +244,12 @@ class Queries:
             rows = pa.Table.from_batches(row_schema.convert_deletes(keys), row_schema.schema)
             return rows.select(row_schema.primary_key)
 
-        def look_up() -> pa.Table:
+        def open_keyed() -> tuple[ReadSources, pa.Table]:
             sources = self._open_sources(keys=key_columns)
-            return lookup_rows(sources, key_columns(sources.base), columns=columns)
+            return sources, key_columns(sources.base)
 
         keys = import_data(keys)
-        return Result(
-            lambda: retry_if_collected(look_up), lambda: output_schema(self._open_base(), columns)
-        )
+        return open_keyed
 
     def search(
         self,

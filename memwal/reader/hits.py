@@ -12,8 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.lsm.indexes.unusable import unusable_indexes
+from memwal.reader.blobs import described
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import encode_row_set
+from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import ReadSources
 from memwal.reader.sources.narrow_columns import take_from_memory
 from memwal.reader.unreadable_indexes import scan_table
@@ -109,11 +111,11 @@ def fetch_rows(
 def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[str]) -> pa.Table:
     """Read rows of one source by their ids, in the types of the base table."""
     base = sources.base
-    schema = pa.schema([base.schema.field(name) for name in names])
+    schema = output_schema(base, names)
     if number == BASE:
         table = base.dataset._take_rows(rows.tolist(), columns=names)
     elif (snapshot := sources.generations[number].snapshot) is not None:
-        table = snapshot.view.take(rows.astype(np.int64), columns=names)
+        table = described(snapshot.view.take(rows.astype(np.int64), columns=names))
     else:
         source = sources.generations[number]
         table = take_from_memory(source, base.schema, names, rows)

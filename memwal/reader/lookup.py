@@ -19,19 +19,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.blobs import blob_names, is_blob, with_values
 from memwal.base_table.snapshot import BaseTable, lance_errors
-from memwal.errors import CorruptDataError
+from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.bloom import hash_keys
 from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.base_rows import addresses_in_pages, key_predicate, rows_of_keys
-from memwal.reader.latest import find_newest
+from memwal.reader.blobs import described
+from memwal.reader.latest import ROW_ADDRESS, find_newest
 from memwal.reader.merged_scan import project
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema
-from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
 from memwal.reader.sources.narrow_columns import is_narrow, take_from_memory
 from memwal.reader.sources.pruning import key_routing
@@ -67,39 +69,119 @@ class _WantedKeys:
 
 
 def lookup_rows(
-    sources: ReadSources, keys: pa.Table, *, columns: Sequence[str] | None = None
+    sources: ReadSources,
+    keys: pa.Table,
+    *,
+    columns: Sequence[str] | None = None,
+    blob_values: bool = False,
 ) -> pa.Table:
     """Look up the rows of keys (spec: Point Lookup); a repeated key has one row in the result.
 
     ``keys`` has the key columns, in the table's types and without nulls. After ObjectNotFoundError
     (a generation, or the version of the base table, was collected meanwhile) the caller opens the
-    sources again and repeats the lookup.
+    sources again and repeats the lookup. With ``blob_values``, blobs have the form that is written.
     """
     base = sources.base
     schema = output_schema(base, columns)
-    keys = keys.select(list(base.primary_key))
-    encoded = key_column(keys, base.primary_key)
-    if not len(encoded):
-        return schema.empty_table()
-    if len(encoded) > 1:
-        distinct = pa.array(newest_row_positions(encoded))
-        keys, encoded = keys.take(distinct), encoded.take(distinct)
-    columns_of_key = keys.combine_chunks()
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
+    written = pa.schema([base.schema.field(name) for name in names])
+    blobs = blob_names(written)
+    read = written if blob_values else output_schema(base, names)
+    with_address = blob_values and blobs
+    encoded, hits = _find(sources, keys, [*names, ROW_ADDRESS] if with_address else names)
+    parts = []
     with lance_errors(f"looking up rows of {base.location}"):
-        if sources.generations:
-            hashes = hash_keys(columns_of_key.columns)
-            parts = _from_all(sources, _WantedKeys(columns_of_key, encoded, hashes), names)
-        else:
-            parts = [_from_base(base, columns_of_key, encoded, names)]
+        for hit in hits:
+            rows = hit.rows
+            if blobs and hit.is_in_memory and not blob_values:
+                rows = described(rows.select(names))
+            elif with_address and not hit.is_in_memory:
+                rows = with_values(hit.dataset(base), rows, written)
+            parts.append(_in_types(rows.select(names), read))
+    schema = pa.schema([read.field(name) for name in schema.names])
     if not parts:
         return schema.empty_table()
-    rows = pa.concat_tables([_in_base_types(part.select(names), base) for part in parts])
+    rows = pa.concat_tables(parts)
     if len(encoded) > 1:
         place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
         rows = rows.take(pc.sort_indices(place))
     rows = rows.combine_chunks()
     return pa.Table.from_batches([project(batch, schema) for batch in rows.to_batches()], schema)
+
+
+def open_blobs(sources: ReadSources, keys: pa.Table, column: str) -> list[lance.BlobFile | None]:
+    """Open the blob of each key; None if it is null, or there is no row of the key.
+
+    ``keys`` and errors are as for :func:`lookup_rows`.
+    """
+    base = sources.base
+    output_schema(base, [column])
+    if not is_blob(base.schema.field(column)):
+        raise InvalidInputError(
+            f"column {column} has no blobs; read it by lookup() or scan(), blob columns are: "
+            f"{', '.join(blob_names(base.schema)) or 'none'}"
+        )
+    encoded, hits = _find(sources, keys, [*base.primary_key, column, ROW_ADDRESS])
+    given = key_column(keys.select(list(base.primary_key)), base.primary_key)
+    wanted = pc.index_in(given, value_set=encoded).to_numpy()
+    files: list[lance.BlobFile | None] = [None] * len(wanted)
+    with lance_errors(f"opening blobs of {base.location}"):
+        for hit in hits:
+            if hit.is_in_memory:
+                dataset = write_in_memory(hit.rows.select([column]))
+                addresses = np.arange(hit.rows.num_rows)
+            else:
+                dataset, addresses = hit.dataset(base), hit.rows.column(ROW_ADDRESS).to_numpy()
+            row_of = np.full(len(encoded), -1)
+            own = pc.index_in(key_column(hit.rows, base.primary_key), value_set=encoded)
+            row_of[own.to_numpy()] = np.arange(len(own))
+            # A key that is given twice gets two files, each with a place of its own.
+            at = np.flatnonzero(row_of[wanted] >= 0)
+            if len(at):
+                chosen = addresses[row_of[wanted[at]]].tolist()
+                found = dataset.take_blobs(column, addresses=chosen)
+                for place, file in zip(at.tolist(), found, strict=True):
+                    files[place] = file
+    return files
+
+
+def _find(
+    sources: ReadSources, keys: pa.Table, names: Sequence[str]
+) -> tuple[pa.Array, list[_FoundRows]]:
+    """Return the distinct keys, one value each, and their rows by the source that has them."""
+    base = sources.base
+    keys = keys.select(list(base.primary_key))
+    encoded = key_column(keys, base.primary_key)
+    if not len(encoded):
+        return encoded, []
+    if len(encoded) > 1:
+        distinct = pa.array(newest_row_positions(encoded))
+        keys, encoded = keys.take(distinct), encoded.take(distinct)
+    columns_of_key = keys.combine_chunks()
+    with lance_errors(f"looking up rows of {base.location}"):
+        if sources.generations:
+            hashes = hash_keys(columns_of_key.columns)
+            hits = _from_all(sources, _WantedKeys(columns_of_key, encoded, hashes), names)
+        else:
+            hits = [_FoundRows(None, _from_base(base, columns_of_key, encoded, names))]
+    return encoded, hits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FoundRows:
+    """Rows that a source has, None for the base table."""
+
+    source: GenerationSource | None
+    rows: pa.Table
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Return whether the rows are those of a MemTable, as they were written."""
+        return self.source is not None and self.source.snapshot is not None
+
+    def dataset(self, base: BaseTable) -> lance.LanceDataset:
+        """Return the data set that has the rows."""
+        return base.dataset if self.source is None else self.source.dataset
 
 
 def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Positions]:
@@ -127,7 +209,7 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
     return positions
 
 
-def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> list[pa.Table]:
+def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> list[_FoundRows]:
     """Read rows from the generations, and keys that none can have from the base table."""
     base = sources.base
     regions: dict[UUID, list[GenerationSource]] = {}
@@ -162,7 +244,7 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
         hits += look_up(np.flatnonzero(undecided))
     if len(searches) > 1:
         hits = _newest_of_regions(sources, hits, keys)
-    return [hit.rows for hit in hits if hit.rows is not None]
+    return [_FoundRows(hit.source, hit.rows) for hit in hits if hit.rows is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +335,8 @@ def _from_generation(
             [key_column(keys.columns, [name]) for name in base.primary_key]
         )
         at = np.flatnonzero(row_numbers >= 0)
-        rows = source.snapshot.view.take(row_numbers[at], columns=columns) if len(at) else None
+        stored = [name for name in columns if name != ROW_ADDRESS]
+        rows = source.snapshot.view.take(row_numbers[at], columns=stored) if len(at) else None
     else:
         at, addresses = _addresses(base, source, keys)
         rows = _take_stored(base, source, addresses, columns) if len(at) else None
@@ -331,7 +414,11 @@ def _take_stored(
     base: BaseTable, source: GenerationSource, addresses: RowIds, names: Sequence[str]
 ) -> pa.Table:
     """Read rows of a flushed generation; narrow columns from memory if they are kept there."""
-    narrow = [n for n in names if n == TOMBSTONE or is_narrow(base.schema.field(n).type)]
+    narrow = [
+        name
+        for name in names
+        if name != ROW_ADDRESS and (name == TOMBSTONE or is_narrow(base.schema.field(name).type))
+    ]
     schema = base.schema.append(pa.field(TOMBSTONE, pa.bool_()))
     rows = None
     if len(addresses) <= _MAX_TAKEN_ROWS:
@@ -354,7 +441,7 @@ def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) 
     return pa.Table.from_batches(batches).select(list(names))
 
 
-def _in_base_types(rows: pa.Table, base: BaseTable) -> pa.Table:
-    schema = pa.schema([base.schema.field(name) for name in rows.column_names])
-    columns = [move_dictionary_nulls(column) for column in rows.columns]
-    return pa.Table.from_arrays(columns, schema=schema)
+def _in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_arrays(
+        [move_dictionary_nulls(column) for column in rows.columns], schema=schema
+    )

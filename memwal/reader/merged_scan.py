@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.blobs import BlobHandling, blob_names
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectNotFoundError
@@ -24,6 +25,7 @@ from memwal.reader.base_rows import (
     replaced_rows,
     rows_of_keys,
 )
+from memwal.reader.blobs import read_in_memory
 from memwal.reader.latest import ROW_ADDRESS, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.cache import LruCache
@@ -87,13 +89,17 @@ _MIN_COMPARED_ROWS: Final = 8_192
 
 
 def live_rows(
-    source: GenerationSource, live: Addresses, columns: Sequence[str], filter: str | None
+    source: GenerationSource,
+    live: Addresses,
+    columns: Sequence[str],
+    filter: str | None,
+    **options: object,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows at the ascending addresses ``live`` that pass: columns and ``_rowaddr``."""
     # Tombstones are not live. A filter that leaves them out would make Lance read the columns of
     # all other rows in a second step.
     for batch in scan_batches(
-        source.dataset, columns=list(columns), filter=filter, with_row_address=True
+        source.dataset, columns=list(columns), filter=filter, with_row_address=True, **options
     ):
         mask = contains(live, batch.column(ROW_ADDRESS).to_numpy())
         yield batch if mask.all() else batch.filter(pa.array(mask))
@@ -149,6 +155,7 @@ class MergedScan:
         *,
         keys: pa.Array | None = None,
         reread_keys: RereadKeys | None = None,
+        blob_handling: BlobHandling | None = None,
     ) -> None:
         self.sources = sources
         self._newest = newest if keys is None else newest.only(keys)
@@ -157,6 +164,11 @@ class MergedScan:
         self._extra = extra
         self._keys = keys
         self._reread_keys = reread_keys
+        # Blob columns that are read, and the options of Lance's scans of them.
+        self._blobs = blob_names(
+            pa.schema([f for f in sources.base.schema if f.name in schema.names])
+        )
+        self._options: dict[str, Any] = {"blob_handling": blob_handling} if self._blobs else {}
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Read the rows; ``limit``, rows that the caller takes, only bounds the read-ahead."""
@@ -272,7 +284,7 @@ class MergedScan:
             return
         emitted = [np.empty(0, np.uint64)]
         try:
-            for batch in live_rows(source, live, self._schema.names, self._filter):
+            for batch in live_rows(source, live, self._schema.names, self._filter, **self._options):
                 emitted.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield self._output(batch, source.generation)
         except (OSError, ValueError, ObjectNotFoundError) as error:
@@ -315,6 +327,8 @@ class MergedScan:
                 continue
             batch = batch.select(self._schema.names)
             batch = batch if mask.all() else batch.filter(pa.array(mask))
+            if self._blobs:
+                batch = read_in_memory(batch, self._options["blob_handling"])
             yield self._output(_numbered(batch, rows), source.generation)
 
     def _base(self, limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -355,6 +369,7 @@ class MergedScan:
             # Each further fragment takes as much memory again, and gives no more rows a second.
             fragment_readahead=1,
             use_scalar_index=not unusable_indexes(base),
+            **self._options,
             **options,
         )
         if outside_index is not None:
@@ -363,6 +378,7 @@ class MergedScan:
                 outside_index[1],
                 columns=columns,
                 with_row_address=with_row_address,
+                **self._options,
             )
 
     def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -375,6 +391,7 @@ class MergedScan:
             filter=self._filter,
             with_row_address=ROW_ADDRESS in self._extra,
             use_scalar_index=not unusable_indexes(self.sources.base),
+            **self._options,
         )
 
     def _compared(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

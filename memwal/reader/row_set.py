@@ -122,6 +122,7 @@ def read_rows(
     filter: str | None = None,
     with_row_address: bool = False,
     use_scalar_index: bool = True,
+    **options: object,
 ) -> Iterator[pa.RecordBatch]:
     """Read rows by ids that pass ``filter``, in any order; many rows by a scan of all rows."""
     if not len(rows):
@@ -136,6 +137,7 @@ def read_rows(
         with_row_address=with_row_address,
         row_addr_allowlist=encode_row_set(ordered) if by_id else None,
         use_scalar_index=use_scalar_index,
+        **options,
     ):
         if by_id:
             yield batch

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from memwal.base_table.blobs import BlobHandling, read_schema
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
 from memwal.errors import ConflictError, InvalidInputError
@@ -50,16 +51,18 @@ class Scan(Result):
         offset: int = 0,
         with_generation: bool = False,
         with_row_address: bool = False,
+        blob_handling: BlobHandling | None = None,
     ) -> None:
         for name, number in (("limit", limit), ("offset", offset)):
             if number is not None and number < 0:
                 raise InvalidInputError(f"{name} must not be negative, it is {number}")
         super().__init__(
             lambda: retry_if_collected(self._start),
-            lambda: with_extra(output_schema(open_sources().base, self._columns), self._extra),
+            lambda: with_extra(self._output_schema(open_sources().base), self._extra),
         )
         self._open_sources = open_sources
         self._columns = list(columns) if columns is not None else None
+        self._blob_handling = blob_handling
         self._filter = parenthesize_filter(filter)
         # No table has as many rows as Arrow can count.
         self._limit = None if limit is None else min(limit, _MAX_ROWS)
@@ -79,6 +82,9 @@ class Scan(Result):
             for name, text in texts.items()
         )
         return f"Scan({', '.join(shown)})"
+
+    def _output_schema(self, base: BaseTable) -> pa.Schema:
+        return output_schema(base, self._columns, self._blob_handling)
 
     def count_rows(self) -> int:
         """Count the rows; only keys and the columns of the filter are read."""
@@ -108,7 +114,7 @@ class Scan(Result):
 
     def _start(self) -> pa.RecordBatchReader:
         sources, newest = _open_newest_once(self._open_sources)
-        schema = output_schema(sources.base, self._columns)
+        schema = self._output_schema(sources.base)
         batches = public_items(
             self._limited_batches(self._rows(sources, newest, schema, self._extra)), "to_reader()"
         )
@@ -144,7 +150,8 @@ class Scan(Result):
 
         def reread_keys(remaining_keys: pa.Array) -> Iterator[pa.RecordBatch]:
             latest, latest_newest = open_newest(self._open_sources)
-            if output_schema(latest.base, schema.names).types != schema.types:
+            now = output_schema(latest.base, schema.names, self._blob_handling)
+            if now.types != schema.types:
                 raise ConflictError(
                     f"the columns of {latest.base.location} changed while it was scanned; "
                     "scan again"
@@ -162,6 +169,7 @@ class Scan(Result):
             extra,
             keys=keys,
             reread_keys=reread_keys if retries else None,
+            blob_handling=self._blob_handling,
         )
 
     def _limited_batches(self, rows: MergedScan) -> Iterator[pa.RecordBatch]:
@@ -200,7 +208,9 @@ def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSour
     return sources, find_newest(sources.generations, base.primary_key, key_type)
 
 
-def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
+def output_schema(
+    base: BaseTable, columns: Sequence[str] | None, blob_handling: BlobHandling | None = None
+) -> pa.Schema:
     """Return the schema of a read's result; refuse columns that are unknown or unusable."""
     base.check_usable(base.unusable if columns is None else columns)
     names = base.schema.names if columns is None else columns
@@ -209,7 +219,7 @@ def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
         raise InvalidInputError(
             f"unknown columns: {', '.join(unknown)}; the table has {', '.join(base.schema.names)}"
         )
-    return pa.schema([base.schema.field(name) for name in names])
+    return read_schema(pa.schema([base.schema.field(name) for name in names]), blob_handling)
 
 
 @contextmanager

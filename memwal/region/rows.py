@@ -194,10 +194,13 @@ def _children(data_type: pa.DataType) -> list[pa.Field]:
 
 
 def _zip_fields(
-    fields: Iterable[pa.Field], lance: Sequence[LanceField]
+    fields: Sequence[pa.Field], lance: Sequence[LanceField]
 ) -> Iterable[tuple[pa.Field, LanceField]]:
-    """Pair each field with its Lance field; Lance has none for the items of a plain vector."""
-    return zip(fields, lance, strict=True) if lance else ()
+    """Pair each field with its Lance field.
+
+    Lance has none for the items of a plain vector, and Arrow none within an extension type.
+    """
+    return zip(fields, lance, strict=True) if lance and fields else ()
 
 
 def _id_of(field: pa.Field) -> bytes | None:

@@ -16,6 +16,7 @@ import lance
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from memwal.base_table.blobs import blob_names, with_values, write_options
 from memwal.base_table.region_marks import UNMARKED
 from memwal.base_table.required_regions import region_error
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
@@ -151,7 +152,10 @@ def open_generation(
         # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
         # MemTable, so its rows can be converted to the present schema in memory.
         with lance_errors(f"reading {identity}"):
-            rows = dataset.to_table(columns=stored.names)
+            columns = [*stored.names, "_rowaddr"] if blob_names(stored) else stored.names
+            rows = dataset.to_table(columns=columns)
+            if blob_names(stored):
+                rows = with_values(dataset, rows, stored)
         rows = pa.Table.from_arrays(rows.columns, schema=_without_tombstone_id(stored))
         dataset, identity, folder = _in_memory(base, rows), None, None
         copied_bytes = rows.nbytes
@@ -217,7 +221,9 @@ def _in_memory(base: BaseTable, rows: pa.Table) -> lance.LanceDataset:
 
 def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
     """Write rows into a data set of one file, where the row address of each is its number."""
-    return lance.write_dataset(rows, "memory://", max_rows_per_file=_ROWS_OF_ONE_FILE)
+    return lance.write_dataset(
+        rows, "memory://", max_rows_per_file=_ROWS_OF_ONE_FILE, **write_options(rows.schema)
+    )
 
 
 _serialized: LruCache[bytes] = LruCache(256)
