@@ -13,6 +13,7 @@ from memwal.version import __version__, namesake
 if TYPE_CHECKING:
     from memwal.create_table import create, enable
     from memwal.errors import MemWalError
+    from memwal.fleet.tables import maintain
     from memwal.lsm.wal.position import WritePosition
     from memwal.reading_writer import Writer
     from memwal.region.spec import RegionSpec
@@ -34,6 +35,7 @@ __all__ = [
     "create",
     "enable",
     "errors",
+    "maintain",
     "open",
     "register_credentials",
     "retire_region",
@@ -49,6 +51,7 @@ _MODULES = {
     "add_region_spec": "memwal.resharding",
     "create": "memwal.create_table",
     "enable": "memwal.create_table",
+    "maintain": "memwal.fleet.tables",
     "open": "memwal.table",
     "register_credentials": "memwal.storage.credentials",
     "retire_region": "memwal.resharding",

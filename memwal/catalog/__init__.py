@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState, read_snapshot
+from memwal.catalog.records import (
+    BacklogSample,
+    ManagedTable,
+    Pruned,
+    TableFolder,
+    TableState,
+    read_snapshot,
+)
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.policy import Policy
 from memwal.util.optional_deps import requires_extra
@@ -24,6 +31,7 @@ __all__ = [
     "Policy",
     "Pruned",
     "RunState",
+    "TableFolder",
     "TableState",
     "read_snapshot",
 ]

@@ -16,7 +16,13 @@ from memwal.catalog.backoff import Backoffs, try_failed_jobs_now
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
 from memwal.catalog.leases import Leases
-from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow, record_of
+from memwal.catalog.models import (
+    BacklogSampleRow,
+    JobRunRow,
+    ManagedTableRow,
+    TableFolderRow,
+    record_of,
+)
 from memwal.catalog.notifications import Notifications
 from memwal.catalog.records import (
     NAME,
@@ -24,6 +30,7 @@ from memwal.catalog.records import (
     BacklogSample,
     ManagedTable,
     Pruned,
+    TableFolder,
     check_name,
     check_storage_options_ref,
     check_uri,
@@ -123,6 +130,7 @@ class Catalog(History):
         policy: Policy | None = None,
         owner: str = "memwal",
         enabled: bool = True,
+        mem_wal: bool = True,
     ) -> ManagedTable:
         """Add a table, which is not opened.
 
@@ -141,6 +149,8 @@ class Catalog(History):
             Who to ask.
         enabled : bool, default True
             Whether the table is maintained from now on.
+        mem_wal : bool, default True
+            Whether MemWAL is enabled on it, until its status is read.
 
         Raises
         ------
@@ -155,6 +165,7 @@ class Catalog(History):
             policy=(policy or Policy()).to_dict(),
             owner=_check_owner(owner),
             enabled=enabled,
+            mem_wal=mem_wal,
             created_at=now,
             updated_at=now,
         )
@@ -170,6 +181,50 @@ class Catalog(History):
             ) from error
         self._refresh_snapshot()
         return table
+
+    def add_folder(
+        self,
+        uri: str,
+        *,
+        storage_options_ref: str | None = None,
+        policy: Policy | None = None,
+        owner: str = "memwal",
+        enabled: bool = True,
+    ) -> TableFolder:
+        """Add a folder whose tables are registered, or change one: see :func:`memwal.maintain`.
+
+        Parameters are those of :meth:`register`, for each of its tables that is not registered yet.
+        """
+        row = TableFolderRow(
+            uri=self._address(uri).rstrip("/"),
+            storage_options_ref=check_storage_options_ref(storage_options_ref),
+            policy=(policy or Policy()).to_dict(),
+            owner=_check_owner(owner),
+            enabled=enabled,
+        )
+        with self._database.writing() as session:
+            return _folder(session.merge(row))
+
+    def folders(self) -> list[TableFolder]:
+        """Return the folders whose tables are registered, by address."""
+        with self._database.reading() as session:
+            rows = session.scalars(select(TableFolderRow).order_by(TableFolderRow.uri))
+            return [_folder(row) for row in rows]
+
+    def remove_folder(self, uri: str) -> TableFolder:
+        """Remove a folder: its tables stay registered, those made later are not registered.
+
+        Raises ``ObjectNotFoundError`` if the catalog does not have it.
+        """
+        with self._database.writing() as session:
+            row = session.get(TableFolderRow, self._address(uri).rstrip("/"))
+            if row is None:
+                raise ObjectNotFoundError(
+                    f"{uri} is no folder whose tables are registered in "
+                    f"{self._database.shown_url}; memwal catalog folders lists them"
+                )
+            session.delete(row)
+            return _folder(row)
 
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
         """Change attributes of the table ``name``, given in ``changes``; the others stay.
@@ -257,16 +312,17 @@ class Catalog(History):
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
         ``status`` is that of all regions of ``table``. A changed number of regions is stored with
-        the table, and rewrites the snapshot: Airflow's DAG has a sensor for each region.
+        the table, and so is whether MemWAL is enabled. Either rewrites the snapshot: Airflow's DAG
+        has a sensor for each region, and jobs of regions.
         """
         sample = super().record_backlog(table, status)
-        regions = len(status.regions)
+        regions = ManagedTableRow.regions.is_distinct_from(len(status.regions))
         with self._database.writing() as session:
             changed = session.scalars(
                 update(ManagedTableRow)
                 .where(ManagedTableRow.name == table)
-                .where(ManagedTableRow.regions.is_distinct_from(regions))
-                .values(regions=regions)
+                .where(regions | (ManagedTableRow.mem_wal != status.mem_wal))
+                .values(regions=len(status.regions), mem_wal=status.mem_wal)
                 .returning(ManagedTableRow.id)
             ).all()
         if changed:
@@ -373,6 +429,10 @@ def _check_quarantine(session: Session, table: ManagedTable) -> None:
 def _table(row: ManagedTableRow) -> ManagedTable:
     policy, problem = read_policy(row.name, row.policy)
     return record_of(ManagedTable, row, policy=policy, problem=problem)
+
+
+def _folder(row: TableFolderRow) -> TableFolder:
+    return record_of(TableFolder, row, policy=Policy.from_dict(row.policy))
 
 
 def _check_owner(owner: str) -> str:

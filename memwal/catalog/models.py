@@ -83,7 +83,20 @@ class ManagedTableRow(Base):
     enabled: Mapped[bool]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    mem_wal: Mapped[bool]
     regions: Mapped[int | None]
+
+
+class TableFolderRow(Base):
+    """A folder whose tables are registered."""
+
+    __tablename__ = "table_folders"
+
+    uri: Mapped[str] = mapped_column(sa.String(500), primary_key=True)
+    storage_options_ref: Mapped[str | None] = mapped_column(sa.Text)
+    policy: Mapped[JsonObject]
+    owner: Mapped[str] = mapped_column(sa.String(200))
+    enabled: Mapped[bool]
 
 
 class JobRunRow(Base):

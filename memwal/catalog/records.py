@@ -131,6 +131,8 @@ class ManagedTable(JsonRecord):
     """In UTC."""
     updated_at: datetime
     """In UTC."""
+    mem_wal: bool = True
+    """Whether MemWAL was enabled when the status was last read, or the table was registered."""
     regions: int | None = None
     """Number of regions when the status was last read; None if it was never read."""
     problem: str | None = None
@@ -174,6 +176,22 @@ class ManagedTable(JsonRecord):
         policy, problem = read_policy(record["name"], record["policy"])
         values = {key: record[key] for key in kinds} | times
         return cls(**values | {"policy": policy, "problem": problem})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFolder(JsonRecord):
+    """Folder, or LanceDB database, of which every table is registered, also those made later."""
+
+    uri: str
+    """Address of the folder. Must not hold credentials."""
+    storage_options_ref: str | None
+    """As of :class:`ManagedTable`, for each of its tables."""
+    policy: Policy
+    """Policy that its tables are registered with."""
+    owner: str
+    """Person or team to ask about its tables."""
+    enabled: bool
+    """Whether its tables are maintained from the time when they are registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from memwal.exporter.metrics import (
     TABLE_INFO,
 )
 from memwal.fleet.health import Health
-from memwal.jobs.due import JOBS
+from memwal.jobs.due import jobs_of
 from memwal.jobs.job import RunState
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry import MetricDefinition
@@ -143,7 +143,11 @@ def _families(reader: CatalogReader, tables: Sequence[TableFigures]) -> Iterator
         )
     claims = (((name,), t.counters.claims) for name, t in named.items())
     yield _counter(REGION_CLAIMS, (TABLE,), claims)
-    runs = product(named, JOBS, OUTCOMES)
+    runs = (
+        (name, job, outcome)
+        for name, t in named.items()
+        for job, outcome in product(jobs_of(mem_wal=t.table.mem_wal), OUTCOMES)
+    )
     yield _counter(JOB_RUNS, (*_BY_JOB, OUTCOME), ((run, reader.runs[run]) for run in runs))
     for total in JOB_SUMS:
         yield _counter(
@@ -155,7 +159,11 @@ def _families(reader: CatalogReader, tables: Sequence[TableFigures]) -> Iterator
                 if name == total.name and table in named
             ),
         )
-    ages = (((name, job), t.success_age(job)) for name, t in named.items() for job in sorted(JOBS))
+    ages = (
+        ((name, job), t.success_age(job))
+        for name, t in named.items()
+        for job in sorted(jobs_of(mem_wal=t.table.mem_wal))
+    )
     yield _gauge(JOB_SUCCESS_AGE, _BY_JOB, ages)
     # Skipped regions have a metric and an alert of their own.
     errors = [

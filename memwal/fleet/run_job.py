@@ -182,7 +182,7 @@ class _Resolver:
             return done or run_locally(table, spec, run=self.runtime.run)
         reason = "it was asked for" if request.due is None else request.due.reason
         if request.due is None and not request.force:
-            reason = self._survey(table).due[request.job].reason
+            reason = self._due_of(table, self._survey(table)).reason
         return self.skipped(SkipReason.DRY_RUN, f"it would run: {reason}")
 
     def skipped(self, reason_code: SkipReason, reason: str) -> Skipped:
@@ -206,8 +206,15 @@ class _Resolver:
             waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
         state = self._survey(table)
-        spec = self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
+        due = self._due_of(table, state)
+        spec = self._spec_if_due(due, _waiting(state.skipped_regions))
         return spec if isinstance(spec, Skipped) else replace(spec, status=state.status)
+
+    def _due_of(self, table: Table, survey: Survey) -> Due:
+        """Return whether the job is due; TableSetupError if the table does not have such a job."""
+        if self.request.job not in survey.due:
+            table.base().require_mem_wal()
+        return survey.due[self.request.job]
 
     def _survey(self, table: Table) -> Survey:
         regions, index = self.request.regions, self.request.index

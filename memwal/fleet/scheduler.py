@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from memwal.boundary.public import public
 from memwal.catalog.records import ManagedTable
-from memwal.errors import ConflictError, InvalidInputError, StoreUnavailableError
+from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
 from memwal.fleet.job_spec import JobRequest, Skipped
 from memwal.fleet.polls import FailureTracker, Outcome, ReadLimits, TablePolls
 from memwal.fleet.run_job import Runtime, run_job
-from memwal.jobs.due import JOBS, Due
+from memwal.fleet.tables import register_folder
+from memwal.jobs.due import JOBS, NOT_DUE, Due
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.util.clock import Duration, in_seconds
 from memwal.util.memory import release_free_memory
@@ -164,6 +165,7 @@ logger = logging.getLogger(__name__)
 
 _NAP_SECONDS = 0.2
 _PRUNE_SECONDS = 3600.0
+_FOLDER_SECONDS = 600.0
 _RETRY_SECONDS = 60.0
 
 
@@ -220,7 +222,7 @@ class Fleet:
         self._due_jobs: dict[tuple[str, str], DueJob] = {}
         self._working: dict[str, tuple[Choice, asyncio.Future[JobResult | Skipped]]] = {}
         self._polls: TablePolls | None = None
-        self._next_prune = -math.inf
+        self._next_prune = self._next_search = -math.inf
         self._turned_at = time.monotonic()
 
     def stop(self) -> None:
@@ -281,11 +283,13 @@ class Fleet:
         with ThreadPoolExecutor(self._budget.jobs, thread_name_prefix="memwal-job") as jobs:
             try:
                 if every is None:
+                    await asyncio.to_thread(self._register_folders)
                     await polls.poll_all()
                 while not self._stopping.is_set():
                     self._turned_at = time.monotonic()
                     self._prune()
                     if every is not None:
+                        await asyncio.to_thread(self._register_folders)
                         await polls.turn(busy=self._working)
                         for name in self._surveys.keys() - polls.tables:
                             self._forget(name)
@@ -314,6 +318,26 @@ class Fleet:
         except StoreUnavailableError as error:
             self._next_prune = now + _RETRY_SECONDS
             logger.warning("old rows of the catalog were not deleted, trying again: %s", error)
+
+    def _register_folders(self) -> None:
+        """Register the new tables of the catalog's folders from time to time."""
+        now = time.monotonic()
+        if now < self._next_search or self._only is not None:
+            return
+        self._next_search = now + _FOLDER_SECONDS
+        try:
+            folders = self._catalog.folders()
+        except StoreUnavailableError as error:
+            logger.warning("the folders of the catalog were not read, trying again: %s", error)
+            return
+        for folder in folders:
+            try:
+                added = register_folder(self._catalog, folder)
+            except MemWalError as error:
+                logger.warning("tables of %s are not looked for: %s", folder.uri, error)
+                continue
+            for table in added:
+                logger.info("%s is registered as %s", table.uri, table.name)
 
     def _start_jobs(self, polls: TablePolls, pool: ThreadPoolExecutor) -> None:
         slots = self._budget.jobs - len(self._working)
@@ -390,7 +414,7 @@ class Fleet:
         name = survey.table.name
         self._surveys[name] = survey
         for job in JOBS:
-            due = survey.due[job]
+            due = survey.due.get(job, NOT_DUE)
             self._due_jobs.pop((name, job), None)
             if due.reason is None:
                 self._queue.forget(name, [job])

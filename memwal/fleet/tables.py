@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from memwal.boundary.public import public
-from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable
+from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable, TableFolder
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.format.paths import VERSIONS_DIR
 from memwal.jobs.due import Due, due
@@ -41,7 +42,7 @@ class Survey:
     status: TableStatus
     """Its status."""
     due: Mapping[str, Due]
-    """By job. For merges, skipped regions that wait for their next try do not count."""
+    """By job that the table has. A merge does not count regions that wait for their next try."""
     skipped_regions: tuple[SkippedRegionRecord, ...]
     """All skipped regions, whether their next try is due or not."""
     last_runs: Mapping[str, datetime]
@@ -50,7 +51,7 @@ class Survey:
     @property
     def backlog_bytes(self) -> int:
         """Bytes of the backlog of the regions that are due for a merge."""
-        due_regions = set(self.due["merge"].regions)
+        due_regions = set(self.due["merge"].regions) if self.status.mem_wal else set()
         return sum(r.backlog_bytes for r in self.status.regions if r.region_id in due_regions)
 
     def to_dict(self) -> JsonObject:
@@ -77,7 +78,7 @@ def open_managed(
         The options cannot be read, or are those of an Airflow connection; or the policy of the
         table cannot be read.
     TableSetupError
-        There is no table, or it has no MemWAL.
+        There is no table.
     """
     from memwal.table import open as open_table
 
@@ -93,15 +94,20 @@ def managed_location(
         raise InvalidInputError(managed.problem)
     ref = managed.storage_options_ref
     if storage_options is None and ref is not None:
-        if ref.startswith(CONNECTION_PREFIX):
-            raise InvalidInputError(
-                f"the storage options of {managed.name} are in the Airflow connection "
-                f"{ref.removeprefix(CONNECTION_PREFIX)!r}, which only Airflow can read; register "
-                "a file: memwal catalog update NAME --storage-options-ref FILE.json"
-            )
-        storage_options = read_options_file(Path(ref))
+        storage_options = _read_options(ref, managed.name)
     roots = managed.policy.allow_external
     return TableLocation(managed.uri, allow_external(storage_options, roots))
+
+
+def _read_options(ref: str, name: str) -> Mapping[str, str]:
+    """Read the storage options that a table or folder of this name refers to."""
+    if ref.startswith(CONNECTION_PREFIX):
+        raise InvalidInputError(
+            f"the storage options of {name} are in the Airflow connection "
+            f"{ref.removeprefix(CONNECTION_PREFIX)!r}, which only Airflow can read; register a "
+            "file: --storage-options-ref FILE.json"
+        )
+    return read_options_file(Path(ref))
 
 
 def check_regions(table: Table, regions: Collection[UUID]) -> None:
@@ -180,7 +186,7 @@ def due_jobs(
     """
     jobs = due(status, policy, now=now, last_runs=last_runs)
     waiting = {record.region_id for record in skipped_regions if record.waiting}
-    if waiting:
+    if waiting and status.mem_wal:
         mergeable = tuple(r for r in status.regions if r.region_id not in waiting)
         status = replace(status, regions=mergeable)
         jobs["merge"] = due(status, policy, now=now, last_runs=last_runs)["merge"]
@@ -253,7 +259,7 @@ def register_tables(
     policy: Policy | None = None,
     owner: str = "memwal",
 ) -> list[ManagedTable]:
-    """Register the new ``tables`` with MemWAL, and return their records.
+    """Register the new ``tables`` that can be opened, and return their records.
 
     A table is named after its folder, without ``.lance``; a number is added if the name is taken.
     ``storage_options_ref``, ``enabled``, ``policy`` and ``owner`` are as of
@@ -266,7 +272,7 @@ def register_tables(
     added = []
     for table in tables:
         address = str(parse_uri(table.uri))
-        if not table.mem_wal or address in addresses:
+        if table.problem is not None or address in addresses:
             continue
         name = _free_name(table.uri, names)
         added.append(
@@ -277,11 +283,90 @@ def register_tables(
                 policy=policy,
                 owner=owner,
                 enabled=enabled,
+                mem_wal=table.mem_wal,
             )
         )
         names.add(name)
         addresses.add(address)
     return added
+
+
+@public
+def register_folder(
+    catalog: Catalog,
+    folder: TableFolder,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[ManagedTable]:
+    """Register the tables of a ``folder`` of the ``catalog`` that are new; return their records.
+
+    ``storage_options`` are by default those that the folder refers to. Raises as
+    :func:`find_tables`, and InvalidInputError if the options cannot be read.
+    """
+    ref = folder.storage_options_ref
+    if storage_options is None and ref is not None:
+        storage_options = _read_options(ref, folder.uri)
+    return register_tables(
+        catalog,
+        find_tables(folder.uri, storage_options=storage_options),
+        storage_options_ref=ref,
+        enabled=folder.enabled,
+        policy=folder.policy,
+        owner=folder.owner,
+    )
+
+
+@public
+def maintain(
+    address: str,
+    *,
+    storage_options_ref: str | None = None,
+    policy: Policy | None = None,
+    owner: str = "memwal",
+    catalog_url: str | None = None,
+) -> list[ManagedTable]:
+    """Have every table of a folder, or of a LanceDB database, maintained, also those made later.
+
+    The folder and its tables are registered in the catalog. A running ``memwal fleet``, or the
+    fleet DAG of Airflow, runs the jobs of the tables, and looks for new ones. To leave a table out,
+    disable it: ``memwal catalog disable NAME``.
+
+    Parameters
+    ----------
+    address : str
+        A local folder, or a bucket with or without a path.
+    storage_options_ref : str, optional
+        Absolute path of a JSON file with storage options, or ``airflow:{connection id}``: then
+        Airflow registers the tables.
+    policy : Policy, optional
+        Policy that each new table gets.
+    owner : str, default "memwal"
+        Who to ask about the tables.
+    catalog_url : str, optional
+        As of :class:`memwal.catalog.Catalog`.
+
+    Returns
+    -------
+    list of ManagedTable
+        The tables that are registered now and were not before.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is not allowed, or the storage options cannot be read.
+    StoreAccessError, StoreUnavailableError
+        A folder could not be listed.
+    """
+    from memwal.catalog import Catalog
+
+    with closing(Catalog(catalog_url)) as catalog:
+        catalog.migrate()
+        folder = catalog.add_folder(
+            address, storage_options_ref=storage_options_ref, policy=policy, owner=owner
+        )
+        if (storage_options_ref or "").startswith(CONNECTION_PREFIX):
+            return []
+        return register_folder(catalog, folder)
 
 
 def _table_keys(store: ObjectStore, depth: int) -> Iterator[str]:

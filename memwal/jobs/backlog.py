@@ -100,6 +100,7 @@ def read_status(
     return TableStatus(
         uri=location.uri,
         version=base.version,
+        mem_wal=base.index is not None,
         regions=tuple(backlogs),
         indexes=tuple(
             replace(_lag(base, name, indexed, stale, maintained), damaged=name in damaged)

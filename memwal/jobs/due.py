@@ -14,8 +14,15 @@ from memwal.util.records import JsonRecord
 JOBS = ("recover", "merge", "index", "compact", "snapshot", "gc", "quality")
 """All jobs, in the order in which one run does them."""
 
+_LOG_JOBS = ("recover", "merge", "snapshot")
+
 # An index that cannot be built again must not start a build with every look at the table.
 _BAD_INDEX_SECONDS: Final = 600.0
+
+
+def jobs_of(*, mem_wal: bool) -> tuple[str, ...]:
+    """Return the jobs of a table with MemWAL, or without: then it has no jobs of regions."""
+    return tuple(job for job in JOBS if mem_wal or job not in _LOG_JOBS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +42,16 @@ class Due(JsonRecord):
     """UUIDs of the regions to merge; empty for the other jobs."""
 
 
+NOT_DUE: Final = Due()
+"""Decision about a job that the table does not have."""
+
+
 def due(
     status: TableStatus, policy: Policy, *, now: datetime, last_runs: Mapping[str, datetime]
 ) -> dict[str, Due]:
-    """Decide for every job of :data:`JOBS` whether it is due, for ``status`` under ``policy``.
+    """Decide for every job of a table whether it is due, for ``status`` under ``policy``.
+
+    A table has the jobs of :func:`jobs_of`.
 
     ``now`` is aware. ``last_runs`` has the times at which the jobs last succeeded, as of
     ``History.last_runs``; jobs that never did are absent. A measurement that is unknown reaches no
@@ -46,7 +59,7 @@ def due(
     """
     window = policy.quiet_window(now)
     since = {job: max(0.0, (now - at).total_seconds()) for job, at in last_runs.items()}
-    return {
+    jobs = {
         "recover": _recover(status, policy),
         "merge": _merge(status, policy, window),
         "index": _index(status, policy, window, since.get("index")),
@@ -55,6 +68,7 @@ def due(
         "gc": _gc(status, policy, window, since.get("gc")),
         "quality": _quality(policy, window, since.get("quality")),
     }
+    return {job: jobs[job] for job in jobs_of(mem_wal=status.mem_wal)}
 
 
 @dataclass(frozen=True, slots=True)

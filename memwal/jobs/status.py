@@ -105,6 +105,8 @@ class TableStatus(JsonRecord):
     """One for each region that was read."""
     indexes: tuple[IndexLag, ...]
     """One for each maintained index, then one for each other that index builds extend."""
+    mem_wal: bool = True
+    """Whether MemWAL is enabled; without it there are no regions, and no jobs of regions."""
     snapshot_age_seconds: float | None
     """Age of the region snapshot; None if there is none, or its time is in the future by a minute
     or more."""

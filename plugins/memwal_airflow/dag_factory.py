@@ -7,6 +7,9 @@ The DAG of a table::
           -> snapshot -> collect
           -> recover
 
+The DAG of a table without MemWAL, which has no regions, is ``plan -> index -> compact -> collect ->
+quality``.
+
 With the schedule ``@due`` a run starts when the triggerer sees that a job is due. ``merge`` starts
 at once, merges what is due, and then decides which of the others are due: the rest is skipped
 without a process. ``regions`` tells for each region what its merge waits for, in the triggerer and
@@ -18,16 +21,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, TriggerRule, get_parsing_context
+from airflow.sdk import DAG, BaseOperator, TriggerRule, get_parsing_context
 from airflow.sdk.definitions.timetables.assets import AssetTriggeredTimetable
 from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
@@ -40,6 +45,7 @@ from memwal_airflow.operators.maintenance import (
     MemWalRecoverOperator,
     MemWalSnapshotOperator,
     MergeAndPlanOperator,
+    PlanOperator,
 )
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.table import RegionsDueSensor
@@ -58,7 +64,7 @@ LATER_TASKS = {
     "gc": "collect",
     "quality": "quality",
 }
-"""The tasks behind the merge, by their jobs."""
+"""The tasks behind the merge or the plan, by their jobs."""
 
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
@@ -162,7 +168,31 @@ def _add_tasks(table: ManagedTable) -> None:
     }
     # A job that is skipped does not skip those behind it.
     later: dict[str, Any] = {"trigger_rule": TriggerRule.NONE_FAILED, **job}
-    shares = max(min(table.regions or 1, policy.sensor_groups), 1)
+    jobs = jobs_of(mem_wal=table.mem_wal)
+    planned = {job: task_id for job, task_id in LATER_TASKS.items() if job in jobs}
+    index = MemWalIndexOperator(task_id="index", outlets=[indexed_asset(table.name)], **later)
+    compact = MemWalCompactOperator(task_id="compact", **later)
+    collect = MemWalCollectOperator(task_id="collect", **later)
+    quality = MemWalQualityOperator(task_id="quality", **later)
+    if table.mem_wal:
+        first = _add_log_tasks(table, collect, planned, job, later)
+    else:
+        first = PlanOperator(task_id="plan", later=planned, **job)
+    first >> [index, compact, collect, quality]
+    # A task that is skipped ends at once: a job that needs several others is behind each of them.
+    index >> compact
+    [index, compact] >> collect >> quality
+
+
+def _add_log_tasks(
+    table: ManagedTable,
+    collect: BaseOperator,
+    planned: Mapping[str, str],
+    job: Mapping[str, Any],
+    later: Mapping[str, Any],
+) -> BaseOperator:
+    """Add the tasks of a table's regions; return the merge, which all other jobs are behind."""
+    shares = max(min(table.regions or 1, table.policy.sensor_groups), 1)
     RegionsDueSensor.partial(
         task_id="regions",
         table=table.name,
@@ -170,21 +200,13 @@ def _add_tasks(table: ManagedTable) -> None:
         start_trigger_args=start_arguments(table.name, shares=shares),
     ).expand(share=list(range(shares)))
     merge = MergeAndPlanOperator(
-        task_id="merge",
-        later=LATER_TASKS,
-        outlets=[merged_asset(table.name)],
-        **job,
+        task_id="merge", later=planned, outlets=[merged_asset(table.name)], **job
     )
     recover = MemWalRecoverOperator(task_id="recover", **later)
-    index = MemWalIndexOperator(task_id="index", outlets=[indexed_asset(table.name)], **later)
-    compact = MemWalCompactOperator(task_id="compact", **later)
     snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
-    collect = MemWalCollectOperator(task_id="collect", **later)
-    quality = MemWalQualityOperator(task_id="quality", **later)
-    merge >> [recover, index, compact, snapshot, collect, quality]
-    # A task that is skipped ends at once: a job that needs several others is behind each of them.
-    index >> compact
-    [index, compact, snapshot] >> collect >> quality
+    merge >> [recover, snapshot]
+    snapshot >> collect
+    return merge
 
 
 def _start_text(policy: Policy) -> str:

@@ -2,22 +2,21 @@
 
 ::
 
-    discover (mapped over prefixes)
+    list_folders -> register_folder (mapped over folders)
     prune -> export
     clean_up
     choose_tables -> verify (mapped over tables)
     start_unwatched
     notify
 
-Without prefixes there is no ``discover``, and without drivers in a cluster no ``clean_up``. The
-branches are independent, and each task that fails fails the run.
+Without drivers in a cluster there is no ``clean_up``. The branches are independent, and each task
+that fails fails the run.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import re
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,7 +28,7 @@ from airflow.sdk.exceptions import AirflowException
 
 import memwal.catalog
 from memwal.catalog.records import ManagedTable, read_snapshot
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import MemWalError
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.spark.result_store import clean_results
 from memwal_airflow import SECTION
@@ -48,11 +47,6 @@ DEFAULT_VERIFIED = 3
 class FleetSettings:
     """Settings of the fleet DAG, by the names that they have in ``airflow.cfg``."""
 
-    # Entries divided by commas or new lines, each a prefix (a folder, or a bucket and a path in it)
-    # and, after a space, a reference to its storage options.
-    discover: tuple[tuple[str, str | None], ...] = ()
-    # Maintain discovered tables from then on; they are registered in any case.
-    discover_enable: bool = False
     fleet_schedule: str | None = DEFAULT_SCHEDULE  # A cron expression, or None for "none".
     verify_tables_per_day: int = DEFAULT_VERIFIED
 
@@ -62,26 +56,9 @@ class FleetSettings:
         schedule = conf.get(SECTION, "fleet_schedule", fallback=DEFAULT_SCHEDULE).strip()
         verified = conf.getint(SECTION, "verify_tables_per_day", fallback=DEFAULT_VERIFIED)
         return cls(
-            discover=parse_prefixes(conf.get(SECTION, "discover", fallback="")),
-            discover_enable=conf.getboolean(SECTION, "discover_enable", fallback=False),
             fleet_schedule=None if schedule.lower() in ("", "none") else schedule,
             verify_tables_per_day=verified,
         )
-
-
-def parse_prefixes(text: str) -> tuple[tuple[str, str | None], ...]:
-    """Parse the value of ``discover``; raise InvalidInputError for an invalid entry."""
-    prefixes: list[tuple[str, str | None]] = []
-    for entry in re.split(r"[,\n]", text):
-        parts = entry.split()
-        if len(parts) > 2:
-            raise InvalidInputError(
-                f"[memwal] discover has the entry {entry.strip()!r}; an entry is a prefix and, "
-                "after a space, a reference to storage options. Divide entries by commas."
-            )
-        if parts:
-            prefixes.append((parts[0], parts[1] if len(parts) > 1 else None))
-    return tuple(prefixes)
 
 
 FLEET_DAG_ID = "memwal_fleet"
@@ -95,8 +72,8 @@ logger = logging.getLogger(__name__)
 
 _DOC = """### Fleet-wide tasks
 
-`discover` registers new tables with MemWAL below the prefixes of `[memwal] discover` in
-`airflow.cfg`. `prune` deletes old runs and backlog samples, as the policies say. `export` writes
+`register_folder` registers the new tables of a folder of the catalog (`memwal catalog register
+--all`). `prune` deletes old runs and backlog samples, as the policies say. `export` writes
 the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
 `verify` checks some tables a day, chosen at random. `start_unwatched` starts the DAGs of tables
 that are due and that no triggerer has looked at. `clean_up` deletes abandoned results and pods
@@ -130,9 +107,7 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
             "retry_delay": timedelta(minutes=1),
         },
     ) as dag:
-        if settings.discover:
-            places = [{"uri": uri, "storage_options_ref": ref} for uri, ref in settings.discover]
-            discover.partial(enable=settings.discover_enable).expand_kwargs(places)
+        register_folder.expand(uri=list_folders())
         prune() >> export()
         if ResultsFolder.configured() is not None:
             clean_up()
@@ -143,35 +118,33 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
     return dag
 
 
-@task(map_index_template="{{ place }}")
-def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[str]:
-    """Register new tables with MemWAL below a prefix, and return their names.
+@task
+def list_folders() -> list[str]:
+    """Return the addresses of the catalog's folders."""
+    with closing(memwal.catalog.Catalog()) as catalog:
+        folders = [folder.uri for folder in catalog.folders()]
+    if not folders:
+        raise TaskSkipped("The catalog has no folder.", reason=TaskSkipReason.NOTHING_TO_DO)
+    return folders
 
-    Tables that cannot be opened are logged and skipped.
-    """
-    from memwal.fleet.tables import find_tables, register_tables
+
+@task(map_index_template="{{ folder }}")
+def register_folder(uri: str) -> list[str]:
+    """Register the new tables of a folder, and return their names."""
+    import memwal.fleet
 
     context: Any = get_current_context()
-    context["place"] = uri
-    tables = find_tables(uri, storage_options=read_options(storage_options_ref))
-    logger.info(
-        "%d Lance tables below %s, %d of them with MemWAL.",
-        len(tables),
-        uri,
-        sum(table.mem_wal for table in tables),
-    )
-    for candidate in tables:
-        if candidate.problem is not None:
-            logger.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
+    context["folder"] = uri
     with closing(memwal.catalog.Catalog()) as catalog:
-        added = register_tables(
-            catalog, tables, storage_options_ref=storage_options_ref, enabled=enable
-        )
+        folder = next((folder for folder in catalog.folders() if folder.uri == uri), None)
+        added = []
+        if folder is not None:
+            options = read_options(folder.storage_options_ref)
+            added = memwal.fleet.register_folder(catalog, folder, storage_options=options)
     for table in added:
-        state = "maintained" if enable else "disabled; enable it to have it maintained"
-        logger.info("%s is registered as %s (%s).", table.uri, table.name, state)
+        logger.info("%s is registered as %s.", table.uri, table.name)
     if not added:
-        raise TaskSkipped(f"Nothing below {uri} is new.", reason=TaskSkipReason.NOTHING_TO_DO)
+        raise TaskSkipped(f"Nothing in {uri} is new.", reason=TaskSkipReason.NOTHING_TO_DO)
     return [table.name for table in added]
 
 

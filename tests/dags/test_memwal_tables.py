@@ -61,8 +61,10 @@ def test_it_loads_or_says_what_to_set(tmp_path: Path, registered: Any) -> None:
             "memwal_fleet": [
                 "choose_tables",
                 "export",
+                "list_folders",
                 "notify",
                 "prune",
+                "register_folder",
                 "start_unwatched",
                 "verify",
             ],

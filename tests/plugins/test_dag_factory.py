@@ -74,6 +74,17 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     assert mapped == {"regions"}
 
 
+def test_a_table_without_mem_wal_has_no_tasks_of_regions(snapshot: Path, catalog: Catalog) -> None:
+    dag = build_dag(register(mem_wal=False))
+    assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {
+        "plan": {"index", "compact", "collect", "quality"},
+        "index": {"compact", "collect"},
+        "compact": {"collect"},
+        "collect": {"quality"},
+        "quality": set(),
+    }
+
+
 def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -> None:
     """Else a table at the end of the line waits for the checks and compactions of all others."""
     tasks = build_dag(table).task_dict.values()

@@ -9,21 +9,21 @@ from memwal_airflow.fleet_dag import (
     UNWATCHED,
     FleetSettings,
     build_fleet_dag,
-    parse_prefixes,
     sample_tables,
     unwatched_tables,
 )
 
 from memwal.catalog import Catalog, Policy, read_snapshot
-from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
 
 
-def test_without_settings_nothing_is_discovered_and_little_verified() -> None:
+def test_without_settings_little_is_verified() -> None:
     assert FleetSettings.read() == FleetSettings()
     dag = build_fleet_dag()
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("memwal_fleet", "@hourly", 1)
     assert set(dag.task_ids) == {
+        "list_folders",
+        "register_folder",
         "prune",
         "export",
         "choose_tables",
@@ -35,31 +35,18 @@ def test_without_settings_nothing_is_discovered_and_little_verified() -> None:
 
 def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
-        "DISCOVER": "s3://lake/a airflow:lake,\n  /data/b\n, gs://c /etc/c.json",
-        "DISCOVER_ENABLE": "True",
         "FLEET_SCHEDULE": "none",
         "VERIFY_TABLES_PER_DAY": "9",
     }.items():
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
     assert FleetSettings.read() == FleetSettings(
-        discover=(
-            ("s3://lake/a", "airflow:lake"),
-            ("/data/b", None),
-            ("gs://c", "/etc/c.json"),
-        ),
-        discover_enable=True,
         fleet_schedule=None,
         verify_tables_per_day=9,
     )
     dag = build_fleet_dag()
     assert dag.schedule is None
-    # A discovery that fails is seen: nothing that succeeds comes after it.
-    assert dag.get_task("discover").downstream_task_ids == set()
-
-
-def test_an_entry_that_is_none_is_shown() -> None:
-    with pytest.raises(InvalidInputError, match="s3://lake airflow:a airflow:b"):
-        parse_prefixes("/a, s3://lake airflow:a airflow:b")
+    # A search that fails is seen: nothing that succeeds comes after it.
+    assert dag.get_task("register_folder").downstream_task_ids == set()
 
 
 def test_so_many_tables_are_verified_a_day_and_none_twice(catalog: Catalog) -> None:
@@ -99,8 +86,8 @@ dag = build_fleet_dag()
 def run(catalog: Catalog, load_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the DAG and give its state and those of its tasks."""
     monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(tmp_path / "tables.json"))
-    monkeypatch.setenv("AIRFLOW__MEMWAL__DISCOVER_ENABLE", "True")
-    monkeypatch.setenv("AIRFLOW__MEMWAL__DISCOVER", f"{tmp_path}, {tmp_path / 'nothing'}")
+    catalog.add_folder(str(tmp_path))
+    catalog.add_folder(str(tmp_path / "nothing"))
 
     def go() -> tuple[str, dict[str, set[str]]]:
         done = load_dag(DAG_FILE, "memwal_fleet").test()
@@ -123,7 +110,8 @@ def test_a_table_is_found_registered_and_verified(
     chosen = tasks.pop("choose_tables")
     assert verified == chosen
     assert tasks == {
-        "discover": {"success", "skipped"},
+        "list_folders": {"success"},
+        "register_folder": {"success", "skipped"},
         "prune": {"success"},
         "export": {"success"},
         "start_unwatched": {"skipped"},
@@ -133,7 +121,7 @@ def test_a_table_is_found_registered_and_verified(
     assert (managed.name, managed.uri, managed.enabled) == ("table", backlog.uri, True)
     assert read_snapshot(tmp_path / "tables.json") == [managed]
     state, tasks = run()
-    assert tasks["discover"] == {"skipped"}
+    assert tasks["register_folder"] == {"skipped"}
     (record,) = catalog.runs(job="verify")
     assert (record.table, record.state) == ("table", "succeeded")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from memwal.boundary.text import plural, timestamp
-from memwal.cli.options import CatalogUrl, Name, open_catalog, open_table
+from memwal.cli.options import Name, open_table
 from memwal.cli.output import Output, print_fields, print_line, records_output, table_of
-from memwal.cli.parameters import CommandGroup
+from memwal.cli.parameters import CommandGroup, Storage
 from memwal.errors import InvalidInputError
 from memwal.storage.credentials import read_options_file
 from memwal.util.records import JsonMapping, JsonObject
@@ -62,12 +62,21 @@ def migrate(catalog: Catalog) -> Output:
     return Output({"catalog": shown_url}, f"the catalog {shown_url} is up to date")
 
 
+AllTables = Annotated[
+    bool,
+    Option("--all", help="Every table of the folder or LanceDB database at ADDRESS."),
+]
+
+
 @app.command()
 def register(
-    name: Name,
-    table: Annotated[
-        str, Argument(metavar="TABLE", help="Address: a path, s3://, gs:// or az://.")
+    name: Annotated[
+        str, Argument(metavar="NAME", help="Name of the managed table; with --all, the address.")
     ],
+    table: Annotated[
+        str | None, Argument(metavar="[TABLE]", help="Address: a path, s3://, gs:// or az://.")
+    ] = None,
+    every_table: AllTables = False,
     storage_options_ref: OptionsRef = None,
     owner: Owner = "memwal",
     disabled: Annotated[bool, Option("--disabled", help="Do not maintain the table.")] = False,
@@ -83,7 +92,7 @@ def register(
     *,
     catalog: Catalog,
 ) -> Output:
-    """Add a table that has MemWAL enabled."""
+    """Add a table, with MemWAL or without; with --all, those of a folder, also later ones."""
     from memwal.catalog import Policy
     from memwal.catalog.records import (
         CONNECTION_PREFIX,
@@ -92,12 +101,19 @@ def register(
         check_uri,
     )
 
-    check_name(name)
-    check_uri(table)
+    if every_table == (table is not None):
+        raise InvalidInputError("give NAME and TABLE, or --all and one address")
     chosen = _changed_policy(Policy(), policy or ())
     reference = check_storage_options_ref(storage_options_ref)
+    only_airflow = (reference or "").startswith(CONNECTION_PREFIX)
+    if table is None:
+        return _register_folder(
+            catalog, name, reference, chosen, owner, enabled=not disabled, look=not only_airflow
+        )
+    check_name(name)
+    check_uri(table)
     opened = None
-    if check and not (reference or "").startswith(CONNECTION_PREFIX):
+    if check and not only_airflow:
         opened = open_table(table, read_options_file(Path(reference)) if reference else {})
     added = catalog.register(
         name,
@@ -106,6 +122,7 @@ def register(
         owner=owner,
         enabled=not disabled,
         policy=chosen,
+        mem_wal=opened is None or opened.base().index is not None,
     )
     state = "it was not opened" if opened is None else _describe(opened)
     maintained = "maintained from now on" if added.enabled else "not maintained"
@@ -121,13 +138,32 @@ def register(
     )
 
 
+def _register_folder(
+    catalog: Catalog,
+    address: str,
+    reference: str | None,
+    policy: Policy,
+    owner: str,
+    *,
+    enabled: bool,
+    look: bool,
+) -> Output:
+    from memwal.fleet.tables import register_folder
+
+    folder = catalog.add_folder(
+        address, storage_options_ref=reference, policy=policy, owner=owner, enabled=enabled
+    )
+    added = register_folder(catalog, folder) if look else []
+    rows = table_of(("name", "address", "MemWAL"), [(t.name, t.uri, t.mem_wal) for t in added])
+    found = rows if added else f"no table below {folder.uri} is new"
+    return Output({"folder": folder.to_dict(), "registered": [t.to_dict() for t in added]}, found)
+
+
 def _describe(table: Table) -> str:
     """Describe a table that is open in one line."""
     base, regions = table.base(), len(table.region_ids())
-    return (
-        f"version {base.version}, key {', '.join(base.primary_key)}, "
-        f"{plural(regions, 'region')} claimed"
-    )
+    claimed = f"{plural(regions, 'region')} claimed" if base.index else "without MemWAL"
+    return f"version {base.version}, key {', '.join(base.primary_key) or 'none'}, {claimed}"
 
 
 @app.command()
@@ -185,9 +221,32 @@ def show(name: Name, catalog: Catalog) -> Output:
 
 
 @app.command()
-def unregister(name: Name, catalog: Catalog) -> Output:
-    """Remove a table from the catalog; the table itself and its history stay."""
+def unregister(
+    name: Annotated[
+        str, Argument(metavar="NAME", help="Name of the managed table; with --all, the address.")
+    ],
+    every_table: AllTables = False,
+    *,
+    catalog: Catalog,
+) -> Output:
+    """Remove a table; the table itself and its history stay.
+
+    With --all, a folder: its tables stay registered, those made later are not registered.
+    """
+    if every_table:
+        removed = catalog.remove_folder(name)
+        return Output(removed, f"new tables of {removed.uri} are not registered any more")
     return _managed_output(catalog.unregister(name))
+
+
+@app.command()
+def folders(catalog: Catalog) -> Output:
+    """List the folders whose tables are registered."""
+    return records_output(
+        catalog.folders(),
+        ("address", "maintained", "owner", "storage options"),
+        ("uri", "enabled", "owner", "storage_options_ref"),
+    )
 
 
 @app.command()
@@ -225,50 +284,20 @@ def prune(catalog: Catalog) -> Output:
 @app.command()
 def discover(
     prefix: Annotated[str, Argument(metavar="PREFIX", help="A folder, or a bucket and a path.")],
-    register_new: Annotated[
-        bool, Option("--register", help="Register the tables with MemWAL that are new.")
-    ] = False,
-    enable_new: Annotated[
-        bool, Option("--enable", help="With --register: maintain them from now on.")
-    ] = False,
-    storage_options_ref: OptionsRef = None,
-    owner: Owner = "memwal",
     depth: Annotated[int, Option(min=0, metavar="N", help="Maximal depth of folders.")] = 4,
-    policy: Settings = None,
-    url: CatalogUrl = None,
+    *,
+    storage: Storage,
 ) -> Output:
-    """Find the Lance tables below a folder or in a bucket, and show which have MemWAL."""
-    if enable_new and not register_new:
-        raise InvalidInputError("--enable only goes with --register")
-    from memwal.catalog import Policy
-    from memwal.catalog.records import CONNECTION_PREFIX
-    from memwal.fleet.tables import find_tables, register_tables
+    """Find the Lance tables below a folder or in a bucket, and show which have MemWAL.
 
-    options = None
-    if storage_options_ref is not None:
-        if storage_options_ref.startswith(CONNECTION_PREFIX):
-            raise InvalidInputError(
-                "only Airflow can read the storage options in an Airflow connection; give a file, "
-                "or let Airflow discover: [memwal] discover in airflow.cfg"
-            )
-        options = read_options_file(Path(storage_options_ref))
-    tables = find_tables(prefix, storage_options=options, depth=depth)
-    added: Sequence[ManagedTable] = ()
-    if register_new:
-        with open_catalog(url) as catalog:
-            added = register_tables(
-                catalog,
-                tables,
-                storage_options_ref=storage_options_ref,
-                enabled=enable_new,
-                policy=_changed_policy(Policy(), policy or ()),
-                owner=owner,
-            )
-    names = {table.uri: table.name for table in added}
-    columns = ("address", "MemWAL", "registered as", "problem")
-    return Output(
-        [{**table.to_dict(), "registered_as": names.get(table.uri)} for table in tables],
-        table_of(columns, [(t.uri, t.mem_wal, names.get(t.uri), t.problem) for t in tables]),
+    memwal catalog register --all registers them.
+    """
+    from memwal.fleet.tables import find_tables
+
+    return records_output(
+        find_tables(prefix, storage_options=storage, depth=depth),
+        ("address", "MemWAL", "problem"),
+        ("uri", "mem_wal", "problem"),
     )
 
 

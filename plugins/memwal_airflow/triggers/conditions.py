@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.due import due
+from memwal.jobs.due import NOT_DUE, due
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.skips import TaskSkipReason
@@ -78,7 +78,7 @@ class BacklogDue(SensorCondition):
             region for region in selected if region.region_id not in reading.regions_in_backoff
         ]
         status = replace(reading.status, regions=tuple(ready))
-        merge = due(status, policy, now=reading.at, last_runs={})["merge"]
+        merge = due(status, policy, now=reading.at, last_runs={}).get("merge", NOT_DUE)
         generations = sum(region.backlog_generations for region in selected)
         value = {
             "regions": list(merge.regions),

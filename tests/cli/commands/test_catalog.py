@@ -6,10 +6,13 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 from support.data.policies import spoil_policy
 
 from memwal.catalog import Policy, read_snapshot
+from memwal.fleet import Fleet
 
 
 def test_migrate_makes_the_catalog_that_is_named(cli, tmp_path, monkeypatch):
@@ -165,22 +168,41 @@ def test_times_in_json_are_read_back(cli, catalog):
     assert datetime.now(UTC) - datetime.fromisoformat(created) < timedelta(minutes=5)
 
 
-def test_discover_tells_what_there_is_and_registers_what_is_wanted(cli, catalog, make_table):
+def test_discover_shows_the_tables_of_a_folder(cli, catalog, make_table):
     table = make_table()
     folder = str(Path(table.uri).parent)
-    expected = {"uri": table.uri, "mem_wal": True, "problem": None, "registered_as": None}
+    expected = {"uri": table.uri, "mem_wal": True, "problem": None}
     assert cli("catalog", "discover", folder, "--json").json == [expected]
     assert catalog.list() == []
-    assert cli("catalog", "discover", folder, "--enable").code == 2
-    answer = cli(
-        *("catalog", "discover", folder, "--register", "--enable", "-p", "tags=found", "--json")
-    )
-    name = Path(table.uri).name
-    assert answer.json == [{**expected, "registered_as": name}]
-    managed = catalog.get(name)
-    assert (managed.uri, managed.enabled, managed.policy.tags) == (table.uri, True, ("found",))
-    again = cli("catalog", "discover", folder, "--register")
-    assert "yes" in again.stdout
-    refused = cli("catalog", "discover", folder, "--storage-options-ref", "airflow:lake")
-    assert refused.code == 2
-    assert "[memwal] discover" in refused.stderr
+
+
+def test_all_tables_of_a_folder_are_registered_also_later_ones(cli, catalog, make_table):
+    table = make_table()
+    folder = Path(table.uri).parent
+    lance.write_dataset(pa.table({"a": [1]}), folder / "plain.lance")
+    answer = cli("catalog", "register", "--all", str(folder), "-p", "tags=found", "--json")
+    assert {t["name"]: t["mem_wal"] for t in answer.json["registered"]} == {
+        Path(table.uri).name: True,
+        "plain": False,
+    }
+    assert {t.policy.tags for t in catalog.list(enabled_only=True)} == {("found",)}
+    assert catalog.get("plain").mem_wal is False
+
+    lance.write_dataset(pa.table({"a": [1]}), folder / "later.lance")
+    Fleet(catalog).run_once()
+    assert catalog.get("later").enabled
+    assert cli("catalog", "folders", "--json").json[0]["uri"] == str(folder)
+
+    cli("catalog", "unregister", "--all", str(folder))
+    assert catalog.folders() == []
+    assert len(catalog.list()) == 3
+    assert cli("catalog", "unregister", "--all", str(folder)).code != 0
+
+
+def test_one_table_or_all_are_registered(cli, catalog, tmp_path):
+    for wrong in (["only"], ["--all", "name", str(tmp_path)]):
+        assert cli("catalog", "register", *wrong).code == 2
+    # Only Airflow can read such options: it looks for the tables.
+    given = ["--all", "s3://lake/db", "--storage-options-ref", "airflow:lake"]
+    assert cli("catalog", "register", *given, "--json").json["registered"] == []
+    assert [folder.uri for folder in catalog.folders()] == ["s3://lake/db"]

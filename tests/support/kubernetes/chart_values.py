@@ -88,7 +88,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "prometheus": OPERATOR,
     "dashboard": {"enabled": True, "annotations": {"grafana_folder": "memwal"}},
-    "airflow": {"settings": {"verify_tables_per_day": 10, "discover_enable": True}},
+    "airflow": {"settings": {"verify_tables_per_day": 10, "notify_conn_id": "slack"}},
     "tests": {
         "verify": {
             "table": "s3://lake/flights.lance",

@@ -2,7 +2,12 @@
 
 import { JOBS, type RunOrder, type TableDetail } from "./types";
 
-export type Action = "merge" | "checkpoint" | "dry";
+export type Action = "merge" | "checkpoint" | "run" | "dry";
+
+/** The buttons of a table. */
+export function actions(memWal: boolean): readonly Action[] {
+  return memWal ? ["merge", "checkpoint", "dry"] : ["run", "dry"];
+}
 
 export interface Choice {
   force: boolean;
@@ -12,6 +17,7 @@ export interface Choice {
 export const ACTION_NAMES: Record<Action, string> = {
   merge: "Merge now",
   checkpoint: "Checkpoint",
+  run: "Run now",
   dry: "Dry run",
 };
 
@@ -19,6 +25,7 @@ export const ACTION_MEANINGS: Record<Action, string> = {
   merge: "Takes the waiting generations into the base table.",
   checkpoint:
     "Merges everything that waits and brings the indexes up to it, due or not: what is flushed now is then in the base table.",
+  run: "Runs every job that is due.",
   dry: "Goes through every job and tells what it would do. Nothing is changed.",
 };
 
@@ -29,7 +36,7 @@ export function order(action: Action, { force, region }: Choice): RunOrder {
   if (action === "checkpoint") {
     return { jobs: ["merge", "index"], regions: [], force: true, dry_run: false };
   }
-  return { jobs: [...JOBS], regions: [], force: false, dry_run: true };
+  return { jobs: [...JOBS], regions: [], force: false, dry_run: action === "dry" };
 }
 
 /** Why no job can be started now; null if one can. */

@@ -112,6 +112,8 @@ export interface Regions {
 
 export interface Status {
   version: number;
+  /** Without MemWAL a table has no regions, and no jobs of regions. */
+  mem_wal: boolean;
   indexes: IndexLag[];
   snapshot_age_seconds: number | null;
   small_fragments: number | null;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { layers, levels } from "../src/levels";
-import { order, refusal } from "../src/orders";
+import { actions, order, refusal } from "../src/orders";
 import { FIRST_QUERY, fleetHref, parse, tableHref, type FleetQuery } from "../src/route";
 import type { Region, TableDetail } from "../src/types";
 
@@ -105,5 +105,14 @@ describe("orders", () => {
     expect(refusal(table, false)).toContain("look");
     expect(refusal(table, null)).not.toBeNull();
     expect(refusal({ ...table, enabled: false }, true)).toContain("off");
+  });
+});
+
+describe("a table without MemWAL", () => {
+  it("has no merge and no checkpoint to start", () => {
+    expect(actions(false)).toEqual(["run", "dry"]);
+    expect(actions(true)).toContain("merge");
+    expect(order("run", { force: false, region: null })).toMatchObject({ dry_run: false, force: false });
+    expect(order("dry", { force: false, region: null })).toMatchObject({ dry_run: true });
   });
 });

@@ -3,11 +3,9 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { ApiError, post, tablePath } from "../api";
 import { shortId } from "../format";
-import { ACTION_MEANINGS, ACTION_NAMES, order, type Action } from "../orders";
+import { ACTION_MEANINGS, ACTION_NAMES, actions, order, type Action } from "../orders";
 import type { Started, TableDetail } from "../types";
 import { OutLink } from "./OutLink";
-
-const ACTIONS: readonly Action[] = ["merge", "checkpoint", "dry"];
 
 interface Properties {
   table: TableDetail;
@@ -69,14 +67,14 @@ export function Actions({ table, why, region, started }: Properties): JSX.Elemen
     >
       <div class="action-row">
         {asked === null ? (
-          ACTIONS.map((action) => (
+          actions(table.status?.mem_wal ?? true).map((action) => (
             <button
               key={action}
               type="button"
               ref={(element) => {
                 buttons.current[action] = element;
               }}
-              class={action === "merge" ? "primary" : ""}
+              class={action === "merge" || action === "run" ? "primary" : ""}
               disabled={why !== null}
               title={why ?? ACTION_MEANINGS[action]}
               onClick={() => ask(action)}

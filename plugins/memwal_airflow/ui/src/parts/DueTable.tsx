@@ -43,7 +43,7 @@ export function DueTable({ table, now }: { table: TableDetail; now: number }): J
           </tr>
         </thead>
         <tbody>
-          {JOBS.map((job) => (
+          {JOBS.filter((job) => table.status === null || job in table.due).map((job) => (
             <DueRow key={job} job={job} table={table} now={now} />
           ))}
         </tbody>

@@ -138,16 +138,18 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
         </Panel>
       ) : (
         <>
-          <Panel id="levels" title="Levels" note="stages of a row, from left to right">
-            <LevelsPicture
-              sums={sums}
-              rowsIn={table.rows_in_per_second}
-              rowsMerged={table.rows_merged_per_second}
-              version={status.version}
-              indexes={status.indexes.length}
-              behind={status.indexes.filter((one) => one.generations > 0 || one.rows !== 0).length}
-            />
-          </Panel>
+          {status.mem_wal && (
+            <Panel id="levels" title="Levels" note="stages of a row, from left to right">
+              <LevelsPicture
+                sums={sums}
+                rowsIn={table.rows_in_per_second}
+                rowsMerged={table.rows_merged_per_second}
+                version={status.version}
+                indexes={status.indexes.length}
+                behind={status.indexes.filter((one) => one.generations > 0 || one.rows !== 0).length}
+              />
+            </Panel>
+          )}
           <div class="columns">
             <Panel id="due" title="What is due">
               <DueTable table={table} now={now} />
@@ -156,23 +158,25 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
               <Indexes indexes={status.indexes} baseRows={status.base_rows} />
             </Panel>
           </div>
-          <Panel id="regions" title="Regions" note={`${exact(found.length)} in all`}>
-            <RegionMap
-              regions={found}
-              skipped={skipped}
-              late={late}
-              critical={critical}
-              chosen={region}
-              choose={setRegion}
-            />
-          </Panel>
+          {status.mem_wal && (
+            <Panel id="regions" title="Regions" note={`${exact(found.length)} in all`}>
+              <RegionMap
+                regions={found}
+                skipped={skipped}
+                late={late}
+                critical={critical}
+                chosen={region}
+                choose={setRegion}
+              />
+            </Panel>
+          )}
         </>
       )}
 
       {table.skipped_regions.length > 0 && (
         <SkippedPanel table={table.table} skipped={table.skipped_regions} why={why} now={now} done={refresh} />
       )}
-      <HistoryPanel table={table.table} late={late} critical={critical} />
+      {status?.mem_wal !== false && <HistoryPanel table={table.table} late={late} critical={critical} />}
       <Panel id="runs" title="Runs" note="the latest 50">
         {runs.value === null ? (
           runs.error ? (
@@ -196,7 +200,24 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
 }
 
 function Numbers({ table }: { table: TableDetail }): JSX.Element {
-  const { backlog } = table;
+  const { backlog, status } = table;
+  if (status?.mem_wal === false) {
+    return (
+      <Figures
+        label="This table"
+        figures={[
+          { name: "Base table", value: count(table.base_rows), note: `rows, version ${exact(table.version)}, without MemWAL` },
+          { name: "Small fragments", value: count(status.small_fragments), note: "a compaction joins them" },
+          {
+            name: "Deleted rows",
+            value: status.deleted_percent === null ? "–" : `${Math.round(status.deleted_percent)} %`,
+            note: "of the stored rows",
+          },
+          { name: "Index catch-up", value: count(Math.max(0, ...status.indexes.map((one) => one.rows ?? 0))), note: "rows behind, of the last index" },
+        ]}
+      />
+    );
+  }
   const state = level(backlog?.oldest_seconds, table.late_seconds, table.critical_seconds);
   return (
     <Figures
