@@ -15,14 +15,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     "memwal": """
         MemWalError RegionSpec Table WritePosition Writer WriterOptions __version__
-        add_region_spec aio create enable errors open register_credentials retire_region
+        add_region_spec aio create enable errors maintain open register_credentials retire_region
     """,
     "memwal.catalog": """
-        BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableState read_snapshot
+        BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableFolder TableState
+        read_snapshot
     """,
     "memwal.fleet": """
         Budget Fleet DiscoveredTable JobRequest JobSpec Outcome Runtime SkipReason Skipped Survey
-        TableOverview find_tables open_managed overview register_tables run_job run_recorded survey
+        TableOverview find_tables maintain open_managed overview register_folder register_tables
+        run_job run_recorded survey
     """,
     "memwal.spark": "foreach_batch register release",
 }

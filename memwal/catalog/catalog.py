@@ -212,9 +212,10 @@ class Catalog(History):
             return [_folder(row) for row in rows]
 
     def remove_folder(self, uri: str) -> TableFolder:
-        """Remove a folder: its tables stay registered, those made later are not registered.
+        """Remove a folder by its address: its tables stay registered, later ones are not.
 
-        Raises ``ObjectNotFoundError`` if the catalog does not have it.
+        ``uri`` is as of :meth:`add_folder`. Raises ``ObjectNotFoundError`` if the catalog does not
+        have it.
         """
         with self._database.writing() as session:
             row = session.get(TableFolderRow, self._address(uri).rstrip("/"))

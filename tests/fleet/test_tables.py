@@ -84,7 +84,9 @@ def test_new_tables_are_registered_once_and_not_maintained_unasked(
     catalog.register("known", uri=f"file://{lake / 'flights.lance'}")
     policy = Policy(merge_at_generations=7)
     options: dict[str, Any] = {"policy": policy, "owner": "air", "storage_options_ref": "/o.json"}
-    (trips,) = register_tables(catalog, find_tables(str(lake)), **options)
+    found = register_tables(catalog, find_tables(str(lake)), **options)
+    trips = next(table for table in found if table.mem_wal)
+    assert {table.name for table in found if not table.mem_wal} == {"plain"}
     assert (trips.name, trips.enabled, trips.owner) == ("trips", False, "air")
     assert (trips.policy, trips.storage_options_ref) == (policy, "/o.json")
     assert register_tables(catalog, find_tables(str(lake)), **options) == []

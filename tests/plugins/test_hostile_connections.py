@@ -10,7 +10,6 @@ import pytest
 from hostile.harness import SECRET, Area, check_secret, fuzz, safely, survey
 from hostile.values import mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
-from memwal_airflow.fleet_dag import parse_prefixes
 from memwal_airflow.hooks import connection
 from memwal_airflow.hooks.connection import storage_options
 from memwal_airflow.operators.base import region_ids
@@ -89,12 +88,6 @@ AREAS = (
         .map(lambda given: {k: v for k, v in given.items() if k in (*_PARAMS, "dry_run")}),
         _ask,
         "includes",
-    ),
-    Area(
-        "prefixes",
-        texts("s3://x ", ",", "airflow:x", "\n").map(str),
-        lambda _, text: safely(lambda: parse_prefixes(text)),
-        "parse_prefixes",
     ),
     Area("regions", st.lists(trees(), max_size=2), lambda _, r: safely(lambda: region_ids(r)), ""),
 )

@@ -287,18 +287,22 @@ def discover(
     depth: Annotated[int, Option(min=0, metavar="N", help="Maximal depth of folders.")] = 4,
     *,
     storage: Storage,
+    catalog: Catalog,
 ) -> Output:
-    """Find the Lance tables below a folder or in a bucket, and show which have MemWAL.
+    """Find the Lance tables below a folder or in a bucket; memwal catalog register --all adds them.
 
-    memwal catalog register --all registers them.
+    Shows which have MemWAL, and which are registered.
     """
     from memwal.fleet.tables import find_tables
+    from memwal.storage.uris import parse_uri
 
-    return records_output(
-        find_tables(prefix, storage_options=storage, depth=depth),
-        ("address", "MemWAL", "problem"),
-        ("uri", "mem_wal", "problem"),
-    )
+    names = {parse_uri(table.uri): table.name for table in catalog.list()}
+    tables = [
+        {**table.to_dict(), "registered_as": names.get(parse_uri(table.uri))}
+        for table in find_tables(prefix, storage_options=storage, depth=depth)
+    ]
+    columns = ("address", "MemWAL", "problem", "registered as")
+    return Output(tables, table_of(columns, [tuple(table.values()) for table in tables]))
 
 
 @policy_app.command(name="show")

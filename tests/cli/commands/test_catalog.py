@@ -171,9 +171,11 @@ def test_times_in_json_are_read_back(cli, catalog):
 def test_discover_shows_the_tables_of_a_folder(cli, catalog, make_table):
     table = make_table()
     folder = str(Path(table.uri).parent)
-    expected = {"uri": table.uri, "mem_wal": True, "problem": None}
+    expected = {"uri": table.uri, "mem_wal": True, "problem": None, "registered_as": None}
     assert cli("catalog", "discover", folder, "--json").json == [expected]
     assert catalog.list() == []
+    catalog.register("ours", uri=table.uri)
+    assert cli("catalog", "discover", folder, "--json").json[0]["registered_as"] == "ours"
 
 
 def test_all_tables_of_a_folder_are_registered_also_later_ones(cli, catalog, make_table):
