@@ -61,8 +61,8 @@ class MissingExtraError(MemWalError, ImportError):
 class NewerFormatError(MemWalError):
     """The table uses a feature that this release of memwal, or of Lance, does not know.
 
-    Nothing was read, changed or deleted. Raised for unknown feature flags, formats of files and
-    columns, before any of their rows could be misread or lost.
+    Nothing was changed or deleted. Raised for unknown feature flags, fields of manifests, formats
+    of files and columns, before any of their rows could be misread or lost.
 
     What to do: upgrade memwal and pylance to releases that know the feature that the message names.
     """

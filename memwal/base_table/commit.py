@@ -91,6 +91,7 @@ def commit_durably(
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the new version exists.
     """
+    base.check_changeable()
     doing = doing or f"committing to {base.location}"
     try:
         namespace = DurableNamespace(base.location, base.version, accept=accept)
@@ -211,6 +212,7 @@ def commit_strictly(
     OutcomeUnknownError
         The store did not say whether the new version exists.
     """
+    base.check_changeable()
     try:
         namespace = PinnedNamespace(base.location, base.version)
     except TableSetupError as error:

@@ -19,6 +19,7 @@ while it decodes has decoded in vain.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,7 +29,12 @@ from typing import Final
 import lance
 
 from memwal.base_table.region_snapshot import external_key
-from memwal.base_table.snapshot import BaseTable, lance_errors, read_table_manifest
+from memwal.base_table.snapshot import (
+    BaseTable,
+    data_files,
+    lance_errors,
+    read_table_manifest,
+)
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.lance_files import (
     FILE_FOOTER,
@@ -38,8 +44,9 @@ from memwal.format.lance_files import (
     end_problem,
 )
 from memwal.format.lance_manifest import (
+    BasePath,
     as_version,
-    data_files,
+    data_file_names,
     external_files,
     external_segments,
     has_dictionary_fields,
@@ -47,7 +54,13 @@ from memwal.format.lance_manifest import (
     read_index_section,
     with_own_segments,
 )
-from memwal.format.paths import INDICES_DIR, MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
+from memwal.format.paths import (
+    DATA_DIR,
+    INDICES_DIR,
+    MEM_WAL_INDEX_NAME,
+    SYSTEM_INDEX_PREFIX,
+    index_file_key,
+)
 from memwal.format.wal_layout import has_dictionaries
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
@@ -75,6 +88,7 @@ class StoredObject:
 
     store: ObjectStore
     key: str
+    size: int | None = None  # bytes, if they were listed
 
 
 def find_bad_files(
@@ -154,9 +168,12 @@ def stored_objects(base: BaseTable) -> dict[str, StoredObject]:
             objects[file.key] = StoredObject(store, key)
 
     for file in named_files(manifest):
-        add(file, table, file.key)
+        if file.kind is not FileKind.BLOBS:
+            add(file, table, file.key)
     for file, outside in external_files(manifest):
-        add(file, base.location.beside(outside.uri).store, outside.key_of(file))
+        if file.kind is not FileKind.BLOBS:
+            add(file, base.location.beside(outside.uri).store, outside.key_of(file))
+    objects |= stored_blobs(base.location, manifest)
     for entry in read_index_section(manifest):
         # Of these, entries do not state the files.
         if entry.name.startswith(SYSTEM_INDEX_PREFIX) and entry.name != MEM_WAL_INDEX_NAME:
@@ -166,6 +183,29 @@ def stored_objects(base: BaseTable) -> dict[str, StoredObject]:
     if snapshot is not None and table.exists(snapshot):
         objects[snapshot] = StoredObject(table, snapshot)
     return objects
+
+
+def stored_blobs(location: TableLocation, manifest: bytes) -> dict[str, StoredObject]:
+    """Return where the blobs are that a version has outside of its data files, by key in the table.
+
+    Costs a listing of the data files, and one of each folder with others outside of the table.
+    """
+    # The folder with the blobs of a data file, and where it would be in the table, by base path.
+    folders = defaultdict[BasePath | None, dict[str, str]](dict)
+    for file in named_files(manifest):
+        if file.kind is FileKind.BLOBS:
+            folders[None][file.key] = file.key
+    for file, outside in external_files(manifest):
+        if file.kind is FileKind.BLOBS:
+            folders[outside][outside.key_of(file)] = file.key
+    found = {}
+    for place, keys in folders.items():
+        store = location.store if place is None else location.beside(place.uri).store
+        for info in store.list(DATA_DIR if place is None or place.is_table else ""):
+            folder, _, name = info.key.rpartition("/")
+            if folder in keys:
+                found[f"{keys[folder]}/{name}"] = StoredObject(store, info.key, info.size)
+    return found
 
 
 def find_bad_external_files(location: TableLocation, manifest: bytes) -> list[BadFile]:
@@ -219,6 +259,10 @@ def _check(store: ObjectStore, prefix: str, file: NamedFile) -> Collection[BadFi
     try:
         if file.kind is FileKind.SEGMENT:
             return _check_segment(store, key, file.index)
+        if file.kind is FileKind.BLOBS:
+            # How long each must be is in the rows.
+            empty = [info.key for info in store.list(key) if not info.size]
+            return [BadFile(each, "it is empty") for each in empty]
         if file.kind in (FileKind.DELETED_ROWS, FileKind.DELETED_BITMAP):
             problem = deletion_problem(store.get(key), file)
         else:
@@ -276,7 +320,7 @@ def decode_dictionaries(
     if not columns:
         return
     for fragment in dataset.get_fragments():
-        names = [file.path for file in fragment.data_files()]
+        names = [file.path for file in data_files(fragment)]
         addresses = {f"{uri} {name}" for name in names if name not in known}
         if addresses <= _decoded:
             continue
@@ -306,8 +350,8 @@ def decode_new_rows(
     if before is None or not has_dictionary_fields(manifest):
         # The first version of a table has no rows.
         return
-    known = frozenset(data_files(before))
-    if known.issuperset(data_files(manifest)):
+    known = frozenset(data_file_names(before))
+    if known.issuperset(data_file_names(manifest)):
         return
     # Lance calls this from a thread of its own, which may not call Lance again.
     with ThreadPoolExecutor(1) as pool:

@@ -23,12 +23,12 @@ from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, Ta
 from memwal.format.lance_manifest import (
     IndexEntry,
     check_lance_schema,
-    find_mem_wal_index,
     has_narrow_dictionaries,
     plain_manifest,
     read_traits,
 )
 from memwal.format.memwal_index import IndexDetails
+from memwal.format.newer_formats import newer_format_error
 from memwal.format.paths import VERSIONS_DIR, parse_table_version, table_manifest_keys
 from memwal.format.values import unstorable_columns
 from memwal.region.rows import with_field_ids
@@ -60,9 +60,9 @@ class BaseTable:
     # means equal rows.
     digest: bytes
     branch: str | None = None  # branch of the table; None for the main branch
-    # Whether data overlay files hold newer values than data files. Files of indexes that are read
-    # without Lance then may have values that were replaced.
-    has_overlays: bool = False
+    has_overlays: bool = False  # data overlay files hold newer values than data files
+    # Fields of the manifest that this release of memwal does not know, in words.
+    newer_fields: tuple[str, ...] = ()
     # Columns that ``memwal.enable`` would refuse, which another client added since, and why. They
     # are neither read nor written, and keep their values in rows that are updated.
     unusable: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +93,26 @@ class BaseTable:
                 f"MemWAL is not enabled on {self.location}, and this needs its log; enable it: "
                 f"memwal enable {self.location.uri}{key}"
             )
+
+    def check_changeable(self) -> None:
+        """Raise NewerFormatError unless every field of the manifest is known.
+
+        Asked before anything is committed, copied or deleted. Rows are read without it: Lance knows
+        whether it can.
+        """
+        if self.newer_fields:
+            raise newer_format_error(self.location.uri, self.newer_fields)
+
+    @property
+    def index_caveat(self) -> str | None:
+        """Why only Lance may read the files of the indexes, in words; None if memwal may too."""
+        if self.has_overlays:
+            return "may have values that data overlay files replaced"
+        return (
+            f"may depend on {self.newer_fields[0]}, which is not known"
+            if self.newer_fields
+            else None
+        )
 
     def check_usable(self, names: Iterable[str]) -> None:
         """Raise TableSetupError if one of some columns can neither be read nor written."""
@@ -276,8 +296,8 @@ def _base(
     stored: lance.LanceDataset,
     manifest: bytes,
 ) -> BaseTable:
-    index = find_mem_wal_index(manifest)
-    branch, has_overlays = read_traits(manifest)
+    traits = read_traits(manifest)
+    index = traits.index
     schema = dataset.schema
     unusable: dict[str, str] = {}
     # Without MemWAL, enabling it tells.
@@ -294,8 +314,9 @@ def _base(
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
         digest=_digest(manifest),
-        branch=branch,
-        has_overlays=has_overlays,
+        branch=traits.branch,
+        has_overlays=traits.has_overlays,
+        newer_fields=traits.newer_fields,
     )
 
 

@@ -47,6 +47,8 @@ class FileKind(Enum):
     DELETED_BITMAP = "deleted bitmap"  # a roaring bitmap
     PLAIN = "plain"  # of another format, whose end cannot be recognised: only its size counts
     SEGMENT = "segment"  # folder of an index segment whose files are not stated
+    # Folder of the blobs that are not in a data file itself; there is none without such blobs.
+    BLOBS = "blobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ the files of a vector index.
 Every manifest that memwal reads passes one gate, in :func:`_parse_manifest`: if it uses a feature
 that this release does not know, NewerFormatError is raised before anything in it is believed. Lance
 itself refuses fewer of them: what it can read, memwal may still copy in part, or collect too much
-of.
+of. Whatever lists the files of a version gets them from :func:`named_files` and
+:func:`external_files`, which also refuse fields that are not known.
 
 Files and schemas are checked before Lance passes them to Arrow. Names and types go through Arrow's
 C interface, where a zero byte ends a text. At a zero byte within a name Lance ends the whole
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 from uuid import UUID
@@ -25,10 +26,17 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from memwal.errors import CorruptDataError, NewerFormatError
+from memwal.errors import CorruptDataError
 from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
 from memwal.format.lance_files import DIRECTORY_ENTRY, FILE_FOOTER, MAGIC, FileKind, NamedFile
 from memwal.format.memwal_index import parse_message, parse_uuid
+from memwal.format.newer_formats import (
+    BASE_PATHS,
+    OVERLAYS,
+    check_features,
+    check_fields,
+    unknown_fields,
+)
 from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 
 Numbers = npt.NDArray[np.number]
@@ -39,31 +47,12 @@ _Located = (
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 
-_BASE_PATHS: Final = 16
-_OVERLAYS: Final = 64
-# Flags of manifests by Lance's names. The others change what the lists of files, fields or row ids
-# in a manifest mean.
-_KNOWN_FLAGS: Final = (
-    1  # deletion files
-    | 2  # stable row ids
-    | 4  # files of version 2, no longer used
-    | 8  # table config
-    | _BASE_PATHS
-    | 32  # no transaction files
-    | _OVERLAYS
-    | 256  # data files of several versions
-)
-_NAMED_FLAGS: Final = {
-    128: "indexes that carry columns",
-    512: "fragment tree",
-    1024: "tagged fragment reuse index",
-    2048: "row lineage in files of its own",
-}
-
 _MANIFEST: Final = "the table's manifest"
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
 
+# In the metadata of a column with blobs that may be in files of their own.
+_BLOB: Final = b"lance.blob.v2"
 # Begins the type of a dictionary.
 _DICTIONARY: Final = b"dict:"
 # A dictionary with narrow indices in the repr of a schema.
@@ -104,10 +93,13 @@ def read_index_section(manifest: bytes, *, name: str = _MANIFEST) -> list[IndexE
     """Return every index entry of a table's manifest file, in the order of the file.
 
     ``name`` is the name of the file in error messages: its key. Raises CorruptDataError if the
-    bytes are not a Lance manifest, or a length or position in them leads outside.
+    bytes are not a Lance manifest, or a length or position in them leads outside, and
+    NewerFormatError if it has a field that is not known.
     """
     message = _parse_manifest(manifest, name)
-    return [_entry_from(entry, name) for entry in _index_entries(message, manifest, name)]
+    entries = _index_entries(message, manifest, name)
+    check_fields(name, message, *entries)
+    return [_entry_from(entry, name) for entry in entries]
 
 
 def find_mem_wal_index(manifest: bytes, *, name: str = _MANIFEST) -> IndexEntry | None:
@@ -115,24 +107,50 @@ def find_mem_wal_index(manifest: bytes, *, name: str = _MANIFEST) -> IndexEntry 
 
     Raises CorruptDataError as :func:`read_index_section`, or if there are several.
     """
-    entries = [
-        entry
-        for entry in read_index_section(manifest, name=name)
-        if entry.name == MEM_WAL_INDEX_NAME
-    ]
-    if len(entries) > 1:
+    message = _parse_manifest(manifest, name)
+    return _mem_wal_index(_index_entries(message, manifest, name), name)
+
+
+def _mem_wal_index(
+    entries: Iterable[lance_manifest_pb2.IndexMetadata], name: str
+) -> IndexEntry | None:
+    found = [entry for entry in entries if entry.name == MEM_WAL_INDEX_NAME]
+    if len(found) > 1:
         raise CorruptDataError(
-            f"{name} has {len(entries)} entries named {MEM_WAL_INDEX_NAME} where at most one may "
+            f"{name} has {len(found)} entries named {MEM_WAL_INDEX_NAME} where at most one may "
             "be; look at the commits before it"
         )
-    return entries[0] if entries else None
+    return _entry_from(found[0], name) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestTraits:
+    """Properties of a version that decide how its rows are read."""
+
+    index: IndexEntry | None  # of MemWAL
+    branch: str | None  # None for the main branch
+    has_overlays: bool  # data overlay files hold newer values than data files
+    newer_fields: tuple[str, ...]  # that are not known, in words
+
+
+def read_traits(manifest: bytes) -> ManifestTraits:
+    """Read the properties of a version. Raises CorruptDataError as :func:`find_mem_wal_index`."""
+    message = _parse_manifest(manifest, _MANIFEST)
+    entries = _index_entries(message, manifest, _MANIFEST)
+    return ManifestTraits(
+        _mem_wal_index(entries, _MANIFEST),
+        message.branch if message.HasField("branch") else None,
+        bool(message.reader_feature_flags & OVERLAYS),
+        unknown_fields(message, *entries),
+    )
 
 
 def named_files(manifest: bytes, *, name: str = _MANIFEST) -> list[NamedFile]:
     """Return every file that a table's manifest file names, apart from those outside of the table.
 
     Keys are relative to the table. Lance's own indexes, such as the MemWAL index, have no files
-    that their entry names. Raises CorruptDataError as :func:`read_index_section`.
+    that their entry names. Raises CorruptDataError and NewerFormatError as
+    :func:`read_index_section`.
     """
     message = _parse_manifest(manifest, name)
     return [file for file, base_id in _files(message, manifest, name) if base_id is None]
@@ -153,8 +171,8 @@ class BasePath:
 def external_files(manifest: bytes) -> list[tuple[NamedFile, BasePath]]:
     """Return every file outside of the table that a manifest file names, and where it is.
 
-    Each has the key that it would have in the table. Raises CorruptDataError as
-    :func:`read_index_section`, or if a file is nowhere.
+    Each has the key that it would have in the table. Raises as :func:`named_files`, and
+    CorruptDataError if a file is nowhere.
     """
     message = _parse_manifest(manifest, _MANIFEST)
     bases = {base.id: BasePath(base.path, base.is_dataset_root) for base in message.base_paths}
@@ -166,21 +184,29 @@ def external_files(manifest: bytes) -> list[tuple[NamedFile, BasePath]]:
 
 
 def without_base_paths(manifest: bytes) -> bytes:
-    """Return a manifest file that names all files as those of the table itself."""
+    """Return a manifest file that names all files as those of the table itself.
+
+    Blobs outside of Lance's files stay where they are: folders that their addresses begin at are
+    still named.
+    """
     message = _parse_manifest(manifest, _MANIFEST)
     if not message.base_paths:
         return manifest
     indexes = _index_entries(message, manifest, _MANIFEST)
     for fragment in message.fragments:
-        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+        for file in _data_files(fragment):
             file.ClearField("base_id")
         if fragment.HasField("deletion_file"):
             fragment.deletion_file.ClearField("base_id")
     for entry in indexes:
         entry.ClearField("base_id")
+    has_blobs = _has_blobs(message)
+    kept = [base for base in message.base_paths if has_blobs and not base.is_dataset_root]
     del message.base_paths[:]
-    message.reader_feature_flags &= ~_BASE_PATHS
-    message.writer_feature_flags &= ~_BASE_PATHS
+    message.base_paths.extend(kept)
+    if not kept:
+        message.reader_feature_flags &= ~BASE_PATHS
+        message.writer_feature_flags &= ~BASE_PATHS
     return _with_indexes(manifest, message, indexes)
 
 
@@ -225,12 +251,16 @@ def _files(
     message: lance_manifest_pb2.Manifest, manifest: bytes, name: str
 ) -> Iterator[tuple[NamedFile, int | None]]:
     """Yield every file that a manifest names, with the id of the base path where it is, if any."""
+    entries = _index_entries(message, manifest, name)
+    check_fields(name, message, *entries)
+    has_blobs = _has_blobs(message)
     for fragment in message.fragments:
-        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
-            named = NamedFile(
-                f"data/{file.path}", FileKind.LANCE, size=file.file_size_bytes or None
-            )
-            yield named, _base_id(file)
+        for file in _data_files(fragment):
+            key, base_id = f"data/{file.path}", _base_id(file)
+            yield NamedFile(key, FileKind.LANCE, size=file.file_size_bytes or None), base_id
+            if has_blobs:
+                folder = file.path.rpartition("/")[2].removesuffix(".lance")
+                yield NamedFile(f"data/{folder}", FileKind.BLOBS), base_id
         if fragment.HasField("deletion_file"):
             deletions = fragment.deletion_file
             yield _deletion_file(fragment.id, deletions), _base_id(deletions)
@@ -242,10 +272,20 @@ def _files(
             size = len(_message_at(manifest, message.transaction_section, name))
         key = f"_transactions/{message.transaction_file}"
         yield NamedFile(key, FileKind.PLAIN, size=size), None
-    for entry in _index_entries(message, manifest, name):
+    for entry in entries:
         if not entry.name.startswith(SYSTEM_INDEX_PREFIX):
             for segment_file in _segment_files(entry, name):
                 yield segment_file, _base_id(entry)
+
+
+def _data_files(fragment: lance_manifest_pb2.DataFragment) -> list[lance_manifest_pb2.DataFile]:
+    """Return the files with values of a fragment: also its overlays, which hold newer values."""
+    return [*fragment.files, *(overlay.data_file for overlay in fragment.overlays)]
+
+
+def _has_blobs(message: lance_manifest_pb2.Manifest) -> bool:
+    """Return whether a column may have blobs in files of their own."""
+    return any(_BLOB in field for field in message.fields)
 
 
 def _base_id(part: _Located) -> int | None:
@@ -281,10 +321,10 @@ def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[N
     ]
 
 
-def data_files(manifest: bytes) -> list[str]:
+def data_file_names(manifest: bytes) -> list[str]:
     """Return the name of every data file that a table's manifest file names."""
     fragments = _parse_manifest(manifest, _MANIFEST).fragments
-    return [file.path for fragment in fragments for file in fragment.files]
+    return [file.path for fragment in fragments for file in _data_files(fragment)]
 
 
 def has_dictionary_fields(manifest: bytes) -> bool:
@@ -319,16 +359,6 @@ def as_version(manifest: bytes, version: int) -> bytes:
     message = _parse_manifest(manifest, _MANIFEST)
     message.version = version
     return message.SerializeToString(deterministic=True)
-
-
-def read_traits(manifest: bytes, *, name: str = _MANIFEST) -> tuple[str | None, bool]:
-    """Return the branch of a version, and whether data overlay files replaced values of its files.
-
-    None for the main branch. Raises CorruptDataError as :func:`read_index_section`.
-    """
-    message = _parse_manifest(manifest, name)
-    branch = message.branch if message.HasField("branch") else None
-    return branch, bool(message.reader_feature_flags & _OVERLAYS)
 
 
 def replace_field_id(field: bytes, field_id: int) -> bytes:
@@ -430,39 +460,15 @@ def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
     """Parse the message of a manifest file; NewerFormatError if it uses an unknown feature."""
     data = manifest_message(manifest, name=name)
     message = parse_message(lance_manifest_pb2.Manifest, data, name=name)
-    _check_known(message, name)
+    check_features(message, name)
     _check_inside(message, name)
     return message
-
-
-def _check_known(message: lance_manifest_pb2.Manifest, name: str) -> None:
-    # Flags that only writers must know count for readers too: a reader here also reads logs and
-    # generations, which those writers may write in another form.
-    unknown = (message.reader_feature_flags | message.writer_feature_flags) & ~_KNOWN_FLAGS
-    features = [
-        f"feature flag {flag} ({_NAMED_FLAGS[flag]})" if flag in _NAMED_FLAGS else f"flag {flag}"
-        for flag in (1 << bit for bit in range(unknown.bit_length()))
-        if unknown & flag
-    ]
-    if message.data_format.file_format not in ("", "lance"):
-        features.append(f"files of format {message.data_format.file_format}")
-    kinds = lance_manifest_pb2.DeletionFile.FileType.values()
-    features += [
-        f"deletion file of type {fragment.deletion_file.file_type} in fragment {fragment.id}"
-        for fragment in message.fragments
-        if fragment.deletion_file.file_type not in kinds
-    ]
-    if features:
-        raise NewerFormatError(
-            f"{name} uses what this release of memwal does not know: {', '.join(features)}; "
-            "upgrade memwal and pylance"
-        )
 
 
 def _check_inside(message: lance_manifest_pb2.Manifest, name: str) -> None:
     """Refuse names of files that lead out of the folder where files of their kind are."""
     for fragment in message.fragments:
-        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+        for file in _data_files(fragment):
             _check_name(file.path, name)
         for path in _external_paths(fragment):
             _check_name(path, name)

@@ -78,6 +78,8 @@ def read_status(
     # the backlog.
     found = read_regions(location, regions, without_log=True)
     base, manifests = found.base, found.manifests
+    # No job could do anything about what the status shows.
+    base.check_changeable()
     snapshot = read_usable_snapshot(location.store, base.details) or {}
     published = {(region_id, manifest.version) for region_id, manifest in snapshot.items()}
     latest = {(region_id, manifest.version) for region_id, manifest in manifests.items()}

@@ -336,7 +336,7 @@ def key_segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
     indexes = base.dataset.describe_indices()
     index = find_index(indexes, column, lambda kind: kind.finds_keys)
     # With stable row ids, an index may have these in place of addresses.
-    if index is None or base.dataset.has_stable_row_ids or base.has_overlays:
+    if index is None or base.dataset.has_stable_row_ids or base.index_caveat:
         return ()
     # Its pages have rows where they were before a compaction, although it counts as covering the
     # new fragments: keys would be missed, and be in the table twice.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import lance
 import pyarrow as pa
 import pytest
-from support.data.future import OVERLAYS, add_overlay, add_version
+from support.data.future import OVERLAYS, add_overlay, add_version, set_unknown_field
 from support.data.tables import REGION, folder, log, manifest, rows, state
 
 import memwal
@@ -81,9 +81,9 @@ def set_kind_of_deletions(message: Manifest) -> None:
 
 CHANGES = {
     "indexes that carry columns": set_flags(128, 128),
-    "fragment tree": set_flags(512, 512),
+    "fragment tree": set_flags(4096, 4096),
     "tagged fragment reuse": set_flags(1024, 1024),
-    "row lineage in files": set_flags(2048, 2048),
+    "row lineage in columns": set_flags(2048, 2048),
     "another flag": set_flags(1 << 40, 1 << 40),
     "a flag of writers": set_flags(0, 1 << 12),
     "another file format": set_file_format,
@@ -195,6 +195,92 @@ def test_an_unknown_operation_may_have_changed_anything(filled: memwal.Table) ->
     assert commit_record(filled.base(), before.version + 1) is None
     filled.merge()
     assert state(filled) == {1: 1, 2: 3}
+
+
+class TestUnknownFields:
+    """A field without a flag: Lance reads the rows, and nothing is committed, copied or deleted."""
+
+    FIELDS: ClassVar[dict[str, dict[str, Any]]] = {
+        "Manifest": {"change": set_unknown_field},
+        "DataFragment": {"change": lambda message: set_unknown_field(message.fragments[0])},
+        "DataFile": {"change": lambda message: set_unknown_field(message.fragments[0].files[0])},
+        "DeletionFile": {
+            "change": lambda message: set_unknown_field(message.fragments[0].deletion_file)
+        },
+        "BasePath": {"change": lambda message: set_unknown_field(message.base_paths.add(path="/"))},
+        "IndexMetadata": {"change_indexes": lambda message: set_unknown_field(message.indices[0])},
+        "IndexFile": {
+            "change_indexes": lambda message: set_unknown_field(message.indices[0].files.add())
+        },
+    }
+    READS = ("open", "scan", "lookup", "writer", "verify")
+
+    @pytest.mark.few(3)
+    @pytest.mark.parametrize("message", FIELDS)
+    def test_no_job_touches_a_table(
+        self, filled: memwal.Table, tmp_path: Path, message: str
+    ) -> None:
+        if message == "DeletionFile":
+            lance.dataset(filled.uri).delete("id = 1")
+        before = filled.scan().to_table()
+        add_version(folder(filled), **self.FIELDS[message])
+        if message == "BasePath":
+            filled = memwal.open(filled.uri, allow_external=["/"])
+        files = stored(filled)
+
+        for name, call in CALLS.items():
+            if name not in self.READS:
+                with pytest.raises(NewerFormatError, match=f"999 of {message}"):
+                    call(filled, tmp_path)
+                    pytest.fail(name)
+
+        assert stored(filled) == files
+        assert not (tmp_path / "copy").exists()
+        assert filled.scan().to_table() == before
+        assert "newer-format" in {found.code for found in filled.verify(quick=True).findings}
+        filled.writer().upsert(rows({5: 5}))
+        assert 5 in state(filled.fresh())
+
+    @pytest.mark.parametrize("kept", ["by a tag", "by a branch", "by its age", "not at all"])
+    def test_a_collection_looks_at_the_versions_that_stay(
+        self, filled: memwal.Table, kept: str
+    ) -> None:
+        newer = add_version(folder(filled), set_unknown_field)
+        dataset = lance.dataset(filled.uri)
+        if kept == "by a tag":
+            dataset.tags.create("kept", dataset.version)
+        elif kept == "by a branch":
+            dataset.create_branch("kept")
+        dataset.delete("id = 1")
+        files = stored(filled)
+
+        def collect() -> memwal.JobResult:
+            return filled.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+                version_retention_seconds=3600 if kept == "by its age" else 0,
+            )
+
+        if kept == "not at all":
+            collect()
+            assert not newer.exists()
+        else:
+            with pytest.raises(NewerFormatError):
+                collect()
+            assert stored(filled) == files
+
+    def test_lance_searches_indexes_that_it_may_know_more_of(self, filled: memwal.Table) -> None:
+        filled.merge()
+        lance.dataset(filled.uri).create_scalar_index("text", "INVERTED", name="text_idx")
+        lance.dataset(filled.uri).create_scalar_index("id", "BTREE", name="id_idx")
+        add_version(
+            folder(filled), change_indexes=lambda found: set_unknown_field(found.indices[1])
+        )
+
+        assert "999" in str(filled.base().index_caveat)
+        assert filled.search_text("2=3", column="text", k=1).to_table()["id"].to_pylist() == [2]
+        assert state(filled.lookup([2]).to_table()) == {2: 3}
 
 
 class TestDataOverlays:

@@ -27,7 +27,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lance_manifest.proto\x12\x15memwal.lance_table.v1\x1a\x19google/protobuf/any.proto\"\xa5\x03\n\x08Manifest\x12\x36\n\tfragments\x18\x02 \x03(\x0b\x32#.memwal.lance_table.v1.DataFragment\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x1c\n\x14reader_feature_flags\x18\t \x01(\x04\x12\x1c\n\x14writer_feature_flags\x18\n \x01(\x04\x12=\n\x0b\x64\x61ta_format\x18\x0f \x01(\x0b\x32(.memwal.lance_table.v1.DataStorageFormat\x12\x33\n\nbase_paths\x18\x12 \x03(\x0b\x32\x1f.memwal.lance_table.v1.BasePath\x12\x1a\n\rindex_section\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x18\n\x10transaction_file\x18\x0c \x01(\t\x12\x13\n\x06\x62ranch\x18\x14 \x01(\tH\x01\x88\x01\x01\x12 \n\x13transaction_section\x18\x17 \x01(\x04H\x02\x88\x01\x01\x42\x10\n\x0e_index_sectionB\t\n\x07_branchB\x16\n\x14_transaction_section\"(\n\x11\x44\x61taStorageFormat\x12\x13\n\x0b\x66ile_format\x18\x01 \x01(\t\"=\n\x08\x42\x61sePath\x12\n\n\x02id\x18\x01 \x01(\r\x12\x17\n\x0fis_dataset_root\x18\x03 \x01(\x08\x12\x0c\n\x04path\x18\x04 \x01(\t\"\x9a\x03\n\x0c\x44\x61taFragment\x12\n\n\x02id\x18\x01 \x01(\x04\x12.\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1f.memwal.lance_table.v1.DataFile\x12:\n\rdeletion_file\x18\x03 \x01(\x0b\x32#.memwal.lance_table.v1.DeletionFile\x12=\n\x10\x65xternal_row_ids\x18\x06 \x01(\x0b\x32#.memwal.lance_table.v1.ExternalFile\x12N\n!external_last_updated_at_versions\x18\x08 \x01(\x0b\x32#.memwal.lance_table.v1.ExternalFile\x12I\n\x1c\x65xternal_created_at_versions\x18\n \x01(\x0b\x32#.memwal.lance_table.v1.ExternalFile\x12\x38\n\x08overlays\x18\x0b \x03(\x0b\x32&.memwal.lance_table.v1.DataOverlayFile\"\x1c\n\x0c\x45xternalFile\x12\x0c\n\x04path\x18\x01 \x01(\t\"E\n\x0f\x44\x61taOverlayFile\x12\x32\n\tdata_file\x18\x01 \x01(\x0b\x32\x1f.memwal.lance_table.v1.DataFile\"\x8b\x01\n\x08\x44\x61taFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x1a\n\x12\x66ile_major_version\x18\x04 \x01(\r\x12\x1a\n\x12\x66ile_minor_version\x18\x05 \x01(\r\x12\x17\n\x0f\x66ile_size_bytes\x18\x06 \x01(\x04\x12\x14\n\x07\x62\x61se_id\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_base_id\"\xd0\x01\n\x0c\x44\x65letionFile\x12?\n\tfile_type\x18\x01 \x01(\x0e\x32,.memwal.lance_table.v1.DeletionFile.FileType\x12\x14\n\x0cread_version\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\x12\x18\n\x10num_deleted_rows\x18\x04 \x01(\x04\x12\x14\n\x07\x62\x61se_id\x18\x07 \x01(\rH\x00\x88\x01\x01\"!\n\x08\x46ileType\x12\t\n\x05\x41RROW\x10\x00\x12\n\n\x06\x42ITMAP\x10\x01\x42\n\n\x08_base_id\"E\n\x0cIndexSection\x12\x35\n\x07indices\x18\x01 \x03(\x0b\x32$.memwal.lance_table.v1.IndexMetadata\"\x17\n\x07IndexId\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\xfc\x02\n\rIndexMetadata\x12,\n\x04uuid\x18\x01 \x01(\x0b\x32\x1e.memwal.lance_table.v1.IndexId\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x17\n\x0f\x64\x61taset_version\x18\x04 \x01(\x04\x12\x1c\n\x0f\x66ragment_bitmap\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12+\n\rindex_details\x18\x06 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x1a\n\rindex_version\x18\x07 \x01(\x05H\x01\x88\x01\x01\x12\x17\n\ncreated_at\x18\x08 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07\x62\x61se_id\x18\t \x01(\rH\x03\x88\x01\x01\x12/\n\x05\x66iles\x18\n \x03(\x0b\x32 .memwal.lance_table.v1.IndexFileB\x12\n\x10_fragment_bitmapB\x10\n\x0e_index_versionB\r\n\x0b_created_atB\n\n\x08_base_id\"-\n\tIndexFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lance_manifest.proto\x12\x15memwal.lance_table.v1\x1a\x19google/protobuf/any.proto\"\xfc\x05\n\x08Manifest\x12\x0e\n\x06\x66ields\x18\x01 \x03(\x0c\x12\x36\n\tfragments\x18\x02 \x03(\x0b\x32#.memwal.lance_table.v1.DataFragment\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x18\n\x10version_aux_data\x18\x04 \x01(\x04\x12\x17\n\x0fschema_metadata\x18\x05 \x03(\x0c\x12\x1c\n\x14reader_feature_flags\x18\t \x01(\x04\x12\x1c\n\x14writer_feature_flags\x18\n \x01(\x04\x12=\n\x0b\x64\x61ta_format\x18\x0f \x01(\x0b\x32(.memwal.lance_table.v1.DataStorageFormat\x12\x0e\n\x06\x63onfig\x18\x10 \x03(\x0c\x12\x33\n\nbase_paths\x18\x12 \x03(\x0b\x32\x1f.memwal.lance_table.v1.BasePath\x12\x16\n\x0etable_metadata\x18\x13 \x03(\x0c\x12\x1a\n\rindex_section\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\ttimestamp\x18\x07 \x01(\x0cH\x01\x88\x01\x01\x12\x0b\n\x03tag\x18\x08 \x01(\t\x12\x1c\n\x0fmax_fragment_id\x18\x0b \x01(\rH\x02\x88\x01\x01\x12\x18\n\x10transaction_file\x18\x0c \x01(\t\x12\x1b\n\x0ewriter_version\x18\r \x01(\x0cH\x03\x88\x01\x01\x12\x13\n\x0bnext_row_id\x18\x0e \x01(\x04\x12\x13\n\x06\x62ranch\x18\x14 \x01(\tH\x04\x88\x01\x01\x12$\n\x17old_transaction_section\x18\x15 \x01(\x04H\x05\x88\x01\x01\x12 \n\x13transaction_section\x18\x17 \x01(\x04H\x06\x88\x01\x01\x42\x10\n\x0e_index_sectionB\x0c\n\n_timestampB\x12\n\x10_max_fragment_idB\x11\n\x0f_writer_versionB\t\n\x07_branchB\x1a\n\x18_old_transaction_sectionB\x16\n\x14_transaction_section\"9\n\x11\x44\x61taStorageFormat\x12\x13\n\x0b\x66ile_format\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"Y\n\x08\x42\x61sePath\x12\n\n\x02id\x18\x01 \x01(\r\x12\x11\n\x04name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x17\n\x0fis_dataset_root\x18\x03 \x01(\x08\x12\x0c\n\x04path\x18\x04 \x01(\tB\x07\n\x05_name\"\xd1\x04\n\x0c\x44\x61taFragment\x12\n\n\x02id\x18\x01 \x01(\x04\x12.\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1f.memwal.lance_table.v1.DataFile\x12:\n\rdeletion_file\x18\x03 \x01(\x0b\x32#.memwal.lance_table.v1.DeletionFile\x12\x15\n\rphysical_rows\x18\x04 \x01(\x04\x12\x14\n\x07row_ids\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12=\n\x10\x65xternal_row_ids\x18\x06 \x01(\x0b\x32#.memwal.lance_table.v1.ExternalFile\x12%\n\x18last_updated_at_versions\x18\x07 \x01(\x0cH\x01\x88\x01\x01\x12N\n!external_last_updated_at_versions\x18\x08 \x01(\x0b\x32#.memwal.lance_table.v1.ExternalFile\x12 \n\x13\x63reated_at_versions\x18\t \x01(\x0cH\x02\x88\x01\x01\x12I\n\x1c\x65xternal_created_at_versions\x18\n \x01(\x0b\x32#.memwal.lance_table.v1.ExternalFile\x12\x38\n\x08overlays\x18\x0b \x03(\x0b\x32&.memwal.lance_table.v1.DataOverlayFileB\n\n\x08_row_idsB\x1b\n\x19_last_updated_at_versionsB\x16\n\x14_created_at_versions\":\n\x0c\x45xternalFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\x04\"\xaa\x01\n\x0f\x44\x61taOverlayFile\x12\x32\n\tdata_file\x18\x01 \x01(\x0b\x32\x1f.memwal.lance_table.v1.DataFile\x12\x11\n\x04rows\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x19\n\x11\x63ommitted_version\x18\x03 \x01(\x04\x12\x1a\n\rrows_by_field\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x42\x07\n\x05_rowsB\x10\n\x0e_rows_by_field\"\xb3\x01\n\x08\x44\x61taFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x16\n\x0e\x63olumn_indices\x18\x03 \x03(\x05\x12\x1a\n\x12\x66ile_major_version\x18\x04 \x01(\r\x12\x1a\n\x12\x66ile_minor_version\x18\x05 \x01(\r\x12\x17\n\x0f\x66ile_size_bytes\x18\x06 \x01(\x04\x12\x14\n\x07\x62\x61se_id\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_base_id\"\xd0\x01\n\x0c\x44\x65letionFile\x12?\n\tfile_type\x18\x01 \x01(\x0e\x32,.memwal.lance_table.v1.DeletionFile.FileType\x12\x14\n\x0cread_version\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\x12\x18\n\x10num_deleted_rows\x18\x04 \x01(\x04\x12\x14\n\x07\x62\x61se_id\x18\x07 \x01(\rH\x00\x88\x01\x01\"!\n\x08\x46ileType\x12\t\n\x05\x41RROW\x10\x00\x12\n\n\x06\x42ITMAP\x10\x01\x42\n\n\x08_base_id\"E\n\x0cIndexSection\x12\x35\n\x07indices\x18\x01 \x03(\x0b\x32$.memwal.lance_table.v1.IndexMetadata\"\x17\n\x07IndexId\x12\x0c\n\x04uuid\x18\x01 \x01(\x0c\"\xfc\x02\n\rIndexMetadata\x12,\n\x04uuid\x18\x01 \x01(\x0b\x32\x1e.memwal.lance_table.v1.IndexId\x12\x0e\n\x06\x66ields\x18\x02 \x03(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x17\n\x0f\x64\x61taset_version\x18\x04 \x01(\x04\x12\x1c\n\x0f\x66ragment_bitmap\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12+\n\rindex_details\x18\x06 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x1a\n\rindex_version\x18\x07 \x01(\x05H\x01\x88\x01\x01\x12\x17\n\ncreated_at\x18\x08 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07\x62\x61se_id\x18\t \x01(\rH\x03\x88\x01\x01\x12/\n\x05\x66iles\x18\n \x03(\x0b\x32 .memwal.lance_table.v1.IndexFileB\x12\n\x10_fragment_bitmapB\x10\n\x0e_index_versionB\r\n\x0b_created_atB\n\n\x08_base_id\"-\n\tIndexFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,29 +35,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lance_manifest_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MANIFEST']._serialized_start=75
-  _globals['_MANIFEST']._serialized_end=496
-  _globals['_DATASTORAGEFORMAT']._serialized_start=498
-  _globals['_DATASTORAGEFORMAT']._serialized_end=538
-  _globals['_BASEPATH']._serialized_start=540
-  _globals['_BASEPATH']._serialized_end=601
-  _globals['_DATAFRAGMENT']._serialized_start=604
-  _globals['_DATAFRAGMENT']._serialized_end=1014
-  _globals['_EXTERNALFILE']._serialized_start=1016
-  _globals['_EXTERNALFILE']._serialized_end=1044
-  _globals['_DATAOVERLAYFILE']._serialized_start=1046
-  _globals['_DATAOVERLAYFILE']._serialized_end=1115
-  _globals['_DATAFILE']._serialized_start=1118
-  _globals['_DATAFILE']._serialized_end=1257
-  _globals['_DELETIONFILE']._serialized_start=1260
-  _globals['_DELETIONFILE']._serialized_end=1468
-  _globals['_DELETIONFILE_FILETYPE']._serialized_start=1423
-  _globals['_DELETIONFILE_FILETYPE']._serialized_end=1456
-  _globals['_INDEXSECTION']._serialized_start=1470
-  _globals['_INDEXSECTION']._serialized_end=1539
-  _globals['_INDEXID']._serialized_start=1541
-  _globals['_INDEXID']._serialized_end=1564
-  _globals['_INDEXMETADATA']._serialized_start=1567
-  _globals['_INDEXMETADATA']._serialized_end=1947
-  _globals['_INDEXFILE']._serialized_start=1949
-  _globals['_INDEXFILE']._serialized_end=1994
+  _globals['_MANIFEST']._serialized_end=839
+  _globals['_DATASTORAGEFORMAT']._serialized_start=841
+  _globals['_DATASTORAGEFORMAT']._serialized_end=898
+  _globals['_BASEPATH']._serialized_start=900
+  _globals['_BASEPATH']._serialized_end=989
+  _globals['_DATAFRAGMENT']._serialized_start=992
+  _globals['_DATAFRAGMENT']._serialized_end=1585
+  _globals['_EXTERNALFILE']._serialized_start=1587
+  _globals['_EXTERNALFILE']._serialized_end=1645
+  _globals['_DATAOVERLAYFILE']._serialized_start=1648
+  _globals['_DATAOVERLAYFILE']._serialized_end=1818
+  _globals['_DATAFILE']._serialized_start=1821
+  _globals['_DATAFILE']._serialized_end=2000
+  _globals['_DELETIONFILE']._serialized_start=2003
+  _globals['_DELETIONFILE']._serialized_end=2211
+  _globals['_DELETIONFILE_FILETYPE']._serialized_start=2166
+  _globals['_DELETIONFILE_FILETYPE']._serialized_end=2199
+  _globals['_INDEXSECTION']._serialized_start=2213
+  _globals['_INDEXSECTION']._serialized_end=2282
+  _globals['_INDEXID']._serialized_start=2284
+  _globals['_INDEXID']._serialized_end=2307
+  _globals['_INDEXMETADATA']._serialized_start=2310
+  _globals['_INDEXMETADATA']._serialized_end=2690
+  _globals['_INDEXFILE']._serialized_start=2692
+  _globals['_INDEXFILE']._serialized_end=2737
 # @@protoc_insertion_point(module_scope)

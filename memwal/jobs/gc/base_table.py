@@ -33,7 +33,6 @@ from memwal.errors import LinkRefusedError, ObjectNotFoundError
 from memwal.format.lance_manifest import IndexEntry, read_index_section
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import (
-    DATA_DIR,
     INDICES_DIR,
     MEM_WAL_DIR,
     MEM_WAL_INDEX_NAME,
@@ -42,14 +41,12 @@ from memwal.format.paths import (
 )
 from memwal.jobs.gc.collector import Extent, GcContext, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.history import StoredVersions
+from memwal.jobs.gc.history import StoredVersions, branch_manifests
 from memwal.jobs.gc.pins import Why, list_read_tags
 from memwal.jobs.merge.run_files import MERGES_DIR
-from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
 from memwal.util.concurrency import map_parallel
 
-TREE_DIR = "tree"
 MAX_VERSIONS = 2000
 """More stored versions than this are not read for the sake of stale index files."""
 
@@ -102,7 +99,7 @@ def collect_index_files(
     manifests = [
         *versions.manifests.values(),
         *versions.others,
-        *_branch_manifests(context.location),
+        *branch_manifests(context.location),
     ]
     too_many = len(manifests) > max_versions
     if candidates and not too_many:
@@ -129,23 +126,6 @@ def collect_index_files(
             folder,
             partial(store.delete_folder, folder),
         )
-
-
-def _branch_manifests(location: TableLocation) -> Iterator[ObjectInfo]:
-    """Yield the manifests of every branch; it shares index files with the version it started from.
-
-    Names of branches may contain slashes, so folders are searched at any depth.
-    """
-    pending = [TREE_DIR]
-    while pending:
-        folder = pending.pop()
-        for name in location.store.list_folders(folder):
-            inner = f"{folder}/{name}"
-            if name == VERSIONS_DIR:
-                versions = StoredVersions.list(location, inner)
-                yield from (*versions.manifests.values(), *versions.others)
-            elif not name.startswith("_") and name != DATA_DIR:
-                pending.append(inner)
 
 
 def _named_indexes(store: ObjectStore, manifests: Iterable[ObjectInfo]) -> set[UUID]:

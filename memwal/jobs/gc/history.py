@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from uuid import UUID
 
 from memwal.errors import ObjectNotFoundError
-from memwal.format.lance_manifest import find_mem_wal_index
+from memwal.format.lance_manifest import find_mem_wal_index, read_index_section
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import VERSIONS_DIR, parse_table_version
+from memwal.format.paths import DATA_DIR, VERSIONS_DIR, parse_table_version
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import (
     RegionManifestStore,
@@ -24,6 +24,7 @@ from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo
 
 _ATTEMPTS = 5
+_TREE_DIR = "tree"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,33 @@ def progress_of(location: TableLocation, manifest: ObjectInfo) -> Mapping[UUID, 
     """Read the newest merged generation of each region in a version; None if it has no MemWAL.
 
     A manifest never changes, so each is read once per process. The cache key includes size and time
-    of the listing, which differ if the table was created anew.
+    of the listing, which differ if the table was created anew. Raises NewerFormatError if the
+    version has a feature or a field that is not known.
     """
-    entry = find_mem_wal_index(location.store.get(manifest.key), name=manifest.key)
+    data = location.store.get(manifest.key)
+    read_index_section(data, name=manifest.key)
+    entry = find_mem_wal_index(data, name=manifest.key)
     return None if entry is None else IndexDetails.decode(entry.details).merged
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def check_known(location: TableLocation, manifest: ObjectInfo) -> None:
+    """Raise NewerFormatError as :func:`progress_of`, whose answers take more memory to keep."""
+    progress_of(location, manifest)
+
+
+def branch_manifests(location: TableLocation) -> Iterator[ObjectInfo]:
+    """Yield the manifests of every branch; it shares index files with the version it started from.
+
+    Names of branches may contain slashes, so folders are searched at any depth.
+    """
+    pending = [_TREE_DIR]
+    while pending:
+        folder = pending.pop()
+        for name in location.store.list_folders(folder):
+            inner = f"{folder}/{name}"
+            if name == VERSIONS_DIR:
+                versions = StoredVersions.list(location, inner)
+                yield from (*versions.manifests.values(), *versions.others)
+            elif not name.startswith("_") and name != DATA_DIR:
+                pending.append(inner)

@@ -98,7 +98,8 @@ def collect_garbage(
     Raises
     ------
     MemWalError
-        What is in use cannot be read. Nothing was deleted then.
+        What is in use cannot be read, or (NewerFormatError) is described by what this release does
+        not know. Nothing was deleted then.
     """
     now = datetime.fromtimestamp(clock(), UTC)
     started = time.monotonic()

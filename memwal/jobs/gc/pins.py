@@ -40,10 +40,11 @@ from memwal.base_table.refs import (
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.gc.decision import Reason
-from memwal.jobs.gc.history import StoredVersions, progress_of
+from memwal.jobs.gc.history import StoredVersions, branch_manifests, check_known, progress_of
 from memwal.jobs.options import GcOptions
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectInfo
 from memwal.util.concurrency import map_parallel
 
 logger = logging.getLogger(__name__)
@@ -138,12 +139,13 @@ def read_pins(
     A generation is pinned until it is merged in the latest version, whose rows can be decoded,
     every maintained index covers it, and every version that may still be read has it merged too:
     tagged versions, those that branches start from, and all that were the latest one retention ago
-    or later.
+    or later. Raises NewerFormatError for what :func:`_check_kept` does not know.
     """
     # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)
     latest = open_base(location) if base is None else base
     latest.check_supported()
+    latest.check_changeable()
     pins = [
         Pin(
             reason=Reason.NOT_MERGED,
@@ -162,12 +164,50 @@ def read_pins(
     pins += _pins_of_unreadable_rows(latest)
     versions = StoredVersions.list(location)
     found = list_refs(location)
+    _check_kept(latest, versions, found, options, now)
     lost = find_lost_refs(latest.version, versions.manifests, found)
     pins += _pins_of_versions(latest, versions, found, options, now, refs)
     damaged = tuple(ref for ref in lost if ref.version is None)
     for ref in damaged:
         pins.append(_pin_of_damaged(latest, versions, ref))
     return Pins(tuple(pins), refs, damaged, tuple(lost.values()))
+
+
+def _check_kept(
+    latest: BaseTable,
+    versions: StoredVersions,
+    found: Sequence[Ref],
+    options: GcOptions,
+    now: datetime,
+) -> None:
+    """Raise NewerFormatError if a version that stays has a feature or field that is not known.
+
+    Lance's clean-up deletes what no version names, as far as Lance knows: files that a newer field
+    names would be among them. Looked at are the versions of tags and branches, and those that are
+    too young for the clean-up; the others need no file any more. What a client commits after this
+    check is protected by the age of its files, as any write that is under way.
+    """
+    kept = {ref.version for ref in found}
+    age = options.version_retention
+    # Lance goes by the clock of the client that committed, the listing by that of the store.
+    expired = now - age - options.grace if age is not None else None
+
+    def check(info: ObjectInfo) -> None:
+        try:
+            check_known(latest.location, info)
+        except (ObjectNotFoundError, CorruptDataError):
+            # Cleaned up meanwhile, or damaged: Lance reads it again before it deletes anything.
+            return
+
+    stays = [
+        info
+        for version, info in versions.manifests.items()
+        if version in kept or (expired is not None and info.modified >= expired)
+        if version != latest.version
+    ]
+    if any(ref.is_branch for ref in found):
+        stays += branch_manifests(latest.location)
+    map_parallel(check, [*stays, *versions.others])
 
 
 def _pins_of_unreadable_rows(base: BaseTable) -> Iterator[Pin]:

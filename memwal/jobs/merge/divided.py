@@ -157,6 +157,7 @@ class _DividedMerge:
         """Merge the generations pending at the latest version, or raise LostRaceError."""
         base = open_base(self.location)
         base.require_mem_wal()
+        base.check_changeable()
         run_id = uuid4()
         try:
             try:

@@ -86,6 +86,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     budget = options.commit_bytes
     warnings: tuple[str, ...] = ()
     base = open_base(location)
+    base.check_changeable()
     check_progress(find_lost_progress(base))
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
     chosen = _choose(base, options)

@@ -5,7 +5,8 @@ version: the manifest, the flushed generations and the log after them. It has ev
 acknowledged before the copy began, and of each region those that were acknowledged meanwhile, up to
 some moment. Older versions, tags, branches and merged generations are left out: the next index
 build extends an index that had not caught up with those generations. Files of the table that are
-outside of it, as those of a shallow clone, are in the copy.
+outside of it, as those of a shallow clone, are in the copy. Blobs that rows name by an address stay
+where they are.
 
 The copy is consistent because of its order, which is that of a protected read (design note 0006):
 the base table's version gets a tag, the copy checks that this version is still the newest, and only
@@ -95,12 +96,15 @@ def copy_table(
 
     Raises TableSetupError if the source is not a table with MemWAL, or something is stored at the
     target; InvalidInputError if the target is inside the source; UnsupportedStoreError if it has no
-    put-if-absent; StoreAccessError if the source is read-only, since a copy needs a tag there while
-    it runs; CorruptDataError if an entry of a log is missing; and ConflictError if the tag expired
-    between two objects: delete what is at the target and copy again.
+    put-if-absent; NewerFormatError if it has a field that is not known, which may name files;
+    StoreAccessError if the source is read-only, since a copy needs a tag there while it runs;
+    CorruptDataError if an entry of a log is missing; and ConflictError if the tag expired between
+    two objects: delete what is at the target and copy again.
     """
     started = time.monotonic()
-    open_base(source).check_supported()
+    latest = open_base(source)
+    latest.check_supported()
+    latest.check_changeable()
     if f"{target.uri}/".startswith(f"{source.uri}/"):
         raise InvalidInputError(f"{target} is inside the table to copy; choose another address")
     target.store.expect_new_table()

@@ -59,8 +59,8 @@ def find_bad_data_files(location: TableLocation, folder: str, manifest: bytes) -
     bad = []
     for file in named_files(manifest, name=f"{prefix}_versions"):
         key = f"{prefix}{file.key}"
-        if file.index is not None or file.kind is FileKind.PLAIN:
-            # Indexes are checked apart, and no reader needs the record of a commit.
+        if file.index is not None or file.kind in (FileKind.PLAIN, FileKind.BLOBS):
+            # Indexes and blobs are checked apart, and no reader needs the record of a commit.
             continue
         size = sizes.get(key)
         if size is None:

@@ -79,6 +79,12 @@ CODES: Final[dict[str, Code]] = {
     ),
     "table-file-missing": Code(_E, "a file of the newest version is missing", _BACKUP),
     "table-file-damaged": Code(_E, "a file of the newest version has another size", _BACKUP),
+    "newer-format": Code(
+        _E,
+        "the newest version has a field that this release does not know, which may name files: "
+        "copies, collections, and jobs that commit refuse it; its rows can be read",
+        "upgrade memwal and pylance",
+    ),
     "tag-damaged": Code(
         _W,
         "a tag or a branch cannot be read, so that Lance lists none of them, old versions are not "

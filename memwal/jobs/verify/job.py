@@ -20,7 +20,7 @@ from uuid import UUID
 from memwal.base_table.region_marks import find_lost_progress, read_marks
 from memwal.base_table.required_regions import check_no_regions
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import CorruptDataError
+from memwal.errors import CorruptDataError, NewerFormatError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import run_in_process, shares
@@ -28,6 +28,7 @@ from memwal.jobs.options import GcOptions, VerifyOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.verify.base_table import (
     ReadableBase,
+    check_blobs,
     check_files,
     check_older_versions,
     check_refs,
@@ -95,10 +96,12 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     yield from check_specs(base)
     yield from check_indexes(base)
     yield from check_progress_kept(base)
-    damaged = list(check_files(base))
-    yield from damaged
-    unreadable = list(check_index_files(base))
-    yield from unreadable
+    try:
+        damaged, unreadable = list(check_files(base)), list(check_index_files(base))
+    except NewerFormatError as error:
+        # Lance may read its rows, but its files cannot be listed.
+        damaged, unreadable = [Finding("newer-format", "base table", str(error))], []
+    yield from (*damaged, *unreadable)
     if task.options.deep and not (damaged or unreadable):
         yield from check_index_contents(base)
     if task.all_regions:
@@ -116,6 +119,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         if not damaged:
             try:
                 with damage_as_unreadable(task.location.store, None):
+                    yield from list(check_blobs(base))
                     yield from list(check_stale_indexes(base))
                     yield from list(check_repeated_keys(base))
             except Unreadable as error:

@@ -251,8 +251,8 @@ class _ColumnOpener:
     def _reason_against_index(self) -> str | None:
         """Return why the base table's index cannot answer, in words; None if it can."""
         base = self.sources.base
-        if base.has_overlays:
-            return "may have texts that data overlay files replaced"
+        if base.index_caveat is not None:
+            return base.index_caveat
         if any(segment.partitions is None for segment in self.segments) or any(
             index.name == FRAG_REUSE_INDEX_NAME for index in base.dataset.describe_indices()
         ):

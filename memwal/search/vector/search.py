@@ -77,8 +77,8 @@ def _search_tasks(
 ) -> list[Callable[[], Hits]]:
     """Build the searches that together cover all sources."""
     base = sources.base
-    # Only Lance's own search knows which rows of an index data overlay files replaced.
-    index = None if base.has_overlays else readable(query.usable_index)
+    # Lance's own search also knows which rows of an index data overlay files replaced.
+    index = readable(query.usable_index) if base.index_caveat is None else None
     gap = find_gap(sources, index) if index is not None else None
     bridges, unbridged = unindexed_rows(sources, newest, gap)
     tasks: list[Callable[[], Hits]] = []

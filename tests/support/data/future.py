@@ -10,6 +10,7 @@ from typing import Final
 import lance
 import pyarrow as pa
 from google.protobuf.internal.encoder import _VarintBytes as VarintBytes
+from google.protobuf.message import Message
 from lance.dataset import LanceOperation
 from lance.file import LanceFileWriter
 from lance.fragment import DataFile
@@ -25,13 +26,19 @@ _LENGTH: Final = struct.Struct("<I")
 _VERSION_FIELD: Final = b"\x18"  # the last one of several counts
 
 
+def set_unknown_field(message: Message) -> None:
+    """Give a message the field 999, of which no release knows."""
+    message.MergeFromString(VarintBytes(999 << 3) + b"\x01")
+
+
 def add_version(
     folder: Path,
     change: Callable[[lance_manifest_pb2.Manifest], None] = lambda _: None,
     *,
+    change_indexes: Callable[[lance_manifest_pb2.IndexSection], None] | None = None,
     commit_record: bytes = b"",
 ) -> Path:
-    """Store a version that differs from the newest by a change, or by the record of its commit."""
+    """Store a version that differs from the newest by changes, or by the record of its commit."""
     version = lance.dataset(str(folder)).version
     data = (folder / table_manifest_keys(version)[0]).read_bytes()
     position, *rest = _FOOTER.unpack(data[-_FOOTER.size :])
@@ -42,6 +49,13 @@ def add_version(
     if commit_record:
         message.transaction_section = len(body)
         body += _LENGTH.pack(len(commit_record)) + commit_record
+    if change_indexes is not None:
+        (length,) = _LENGTH.unpack_from(data, message.index_section)
+        start = message.index_section + _LENGTH.size
+        indexes = lance_manifest_pb2.IndexSection.FromString(data[start : start + length])
+        change_indexes(indexes)
+        message.index_section, section = len(body), indexes.SerializeToString()
+        body += _LENGTH.pack(len(section)) + section
     change(message)
     number = VarintBytes(version + 1)
     changed = message.SerializeToString() + _VERSION_FIELD + number
