@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import lance
 import pyarrow as pa
 
+from memwal.base_table.blobs import is_blob
 from memwal.base_table.commit import commit_durably, create_durably, update_details
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.lance_errors import first_line
@@ -341,6 +342,8 @@ def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schem
             )
         field = schema.field(index)
         check_key_type(field)
+        if is_blob(field):
+            raise InvalidInputError(f"key column {name} has blobs; leave that encoding out")
         if '"' in name:
             raise InvalidInputError(
                 f"key column {name!r}: Lance cannot merge rows by a column with a double quote in "

@@ -32,6 +32,8 @@ a row that is in no file yet has position 0.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final, Literal, get_args
 
 import lance
@@ -49,6 +51,7 @@ BlobHandling = Literal["all_binary", "blobs_descriptions"]
 EXTERNAL: Final = 3
 """Kind of a blob that is at an address outside of Lance's files."""
 
+_BATCH_BYTES: Final = 32 << 20
 _ROW_ADDRESS: Final = "_rowaddr"
 _MARK: Final = b"lance-encoding:blob"
 _TYPE: Final = "lance.blob.v2"
@@ -155,6 +158,21 @@ def with_values(dataset: lance.LanceDataset, rows: pa.Table, schema: pa.Schema) 
             column = _as_written(descriptions, data, field)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def batches_with_values(
+    dataset: lance.LanceDataset, rows: pa.Table, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows as :func:`with_values` does, in batches of about 32 MiB or of one row."""
+    total = np.zeros(rows.num_rows, np.uint64)
+    for name in blob_names(schema):
+        descriptions = single_array(rows.column(name))
+        size = pc.fill_null(descriptions.field("size"), 0).to_numpy()
+        total += np.where(_is_in_files(descriptions), size, 0)
+    cuts = np.flatnonzero(np.diff(np.cumsum(total) // _BATCH_BYTES)) + 1
+    for start, stop in itertools.pairwise([0, *cuts.tolist(), rows.num_rows]):
+        part = with_values(dataset, rows.slice(start, stop - start), schema)
+        yield from part.combine_chunks().to_batches()
 
 
 def write_options(schema: pa.Schema) -> dict[str, Any]:

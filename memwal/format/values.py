@@ -28,7 +28,10 @@ _MAPS_SINCE: Final = "2.2"
 _WIDE_INDEX: Final = 32
 _BLOB: Final = b"lance-encoding:blob"
 _BLOB_TYPES: Final = "lance.blob"
-_NO_BLOBS: Final = "blob-encoded columns in unmerged rows (leave that encoding out)"
+_NO_NESTED_BLOBS: Final = "blobs within another column in unmerged rows"
+_NO_BLOBS_V2: Final = (
+    "blobs of this type in unmerged rows (use large_binary and lance-encoding:blob)"
+)
 _UNSUPPORTED_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pt.is_interval,
     pt.is_decimal32,
@@ -50,7 +53,7 @@ def unstorable_columns(schema: pa.Schema, version: str) -> dict[str, str]:
     """Return the problem of each column that Lance cannot store in a file version."""
     problems = {}
     for field in schema:
-        reason = _why_unstorable(field, version)
+        reason = _why_unstorable(field, version, is_nested=False)
         if not field.name or _FORBIDDEN_CHARACTERS & set(field.name):
             problems[field.name] = (
                 f"column {field.name!r}: Lance finds no column whose name is empty or has a dot, a "
@@ -168,9 +171,12 @@ def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
     )
 
 
-def _why_unstorable(field: pa.Field, version: str) -> str | None:
+def _why_unstorable(field: pa.Field, version: str, *, is_nested: bool = True) -> str | None:
     if _BLOB in (field.metadata or {}):
-        return _NO_BLOBS
+        if is_nested:
+            return _NO_NESTED_BLOBS
+        if field.type != pa.large_binary():
+            return f"blobs as {field.type} (as large_binary it can)"
     # Types are equal whatever metadata their children have.
     nested = field.type.num_fields or isinstance(field.type, pa.BaseExtensionType)
     judge = _why_type_unstorable if nested else _why_flat_type_unstorable
@@ -182,7 +188,7 @@ def _why_type_unstorable(data_type: pa.DataType, version: str) -> str | None:
     if any(is_(kind) for is_ in _UNSUPPORTED_TYPES):
         return f"values of type {kind}"
     if getattr(data_type, "extension_name", "").startswith(_BLOB_TYPES):
-        return _NO_BLOBS
+        return _NO_BLOBS_V2
     if pt.is_struct(kind) and not kind.num_fields:
         return "structs without a field"
     if pt.is_map(kind) and version < _MAPS_SINCE:

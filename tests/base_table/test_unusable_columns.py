@@ -20,8 +20,9 @@ from memwal.jobs.merge.job import merge
 from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.region.manifest_store import RegionManifestStore
 
+_BLOB = pa.field("image", pa.large_binary(), metadata={b"lance-encoding:blob": b"true"})
 FIELDS = {
-    "blob": pa.field("extra", pa.large_binary(), metadata={b"lance-encoding:blob": b"true"}),
+    "blob": pa.field("extra", pa.struct([_BLOB])),
     "blob of version 2": lance.blob_field("extra"),
     "vector of texts": pa.field("extra", pa.list_(pa.string(), 2)),
 }
@@ -100,7 +101,7 @@ def test_a_merge_keeps_the_values_of_rows_that_it_updates(
     numbers = iter(range(100, 100 + conflicts))
     dataset(filled).add_columns(FIELDS["blob"])
     blobs = pa.table(
-        {"id": [1, 2, 6], "extra": pa.array([b"one", b"two", b"six"], pa.large_binary())},
+        {"id": [1, 2, 6], "extra": [{"image": b"one"}, {"image": b"two"}, {"image": b"six"}]},
         schema=pa.schema([pa.field("id", pa.int64(), nullable=False), FIELDS["blob"]]),
     )
     dataset(filled).merge_insert("id").when_matched_update_all().execute(blobs)
@@ -112,10 +113,9 @@ def test_a_merge_keeps_the_values_of_rows_that_it_updates(
     merge(filled.location, MergeOptions(divide_bytes=0, max_tasks=2, guard=append))
 
     now = dataset(filled)
-    found = now.to_table(columns=["id", "n"], with_row_id=True, filter="id < 100")
-    files = now.take_blobs("extra", ids=found["_rowid"].to_pylist())
-    values = {key: file.readall() for key, file in zip(found["id"].to_pylist(), files, strict=True)}
-    assert values == {1: b"one", 2: b"two", 6: b"six"}
+    found = now.scanner(filter="id < 100", blob_handling="all_binary").to_table()
+    values = dict(zip(found["id"].to_pylist(), found["extra"].to_pylist(), strict=True))
+    assert values == {1: {"image": b"one"}, 2: {"image": b"two"}, 6: {"image": b"six"}}
     assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == {
         1: 1,
         2: 3,
@@ -134,7 +134,7 @@ def put_by_lance(table: memwal.Table) -> None:
                     "id": [7],
                     "n": [7],
                     "text": ["7=7"],
-                    "extra": pa.array([b"x"], pa.large_binary()),
+                    "extra": [{"image": b"x"}],
                 },
                 schema=pa.schema([*fields, FIELDS["blob"]]),
             )

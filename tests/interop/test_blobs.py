@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 
 import memwal
+import memwal.queries
+from memwal.base_table.blobs import read_schema
 from memwal.errors import InvalidInputError
-from tests.support.data.blobs import MARKED, V2, VALUES, VERSIONS, bytes_read, read, rows, stored
+from memwal.region.router import UNSHARDED_ID
+from tests.support.data.blobs import (
+    MARKED,
+    V2,
+    VALUES,
+    VERSIONS,
+    bytes_read,
+    read,
+    rows,
+    schema,
+    stored,
+)
 
 _KINDS = pytest.mark.parametrize("kind", [MARKED, V2])
 _COUNT = len(VALUES)
@@ -86,3 +102,147 @@ def test_jobs_keep_the_blobs_of_a_plain_table(tmp_path: Path, kind: str) -> None
     assert not table.verify().findings
     table.collect_garbage()
     assert stored(table.uri) == expected
+
+
+# Kinds that unmerged rows can have.
+_LOGGED = pytest.mark.parametrize("kind", [MARKED])
+
+
+def _create(kind: str, uri: Path) -> memwal.Table:
+    return memwal.create(
+        uri,
+        schema(kind, key=False),
+        primary_key=["id"],
+        region_spec="unsharded",
+        data_storage_version=VERSIONS[kind],
+    )
+
+
+def _put_by_lance(table: memwal.Table, given: pa.Table, *, close: bool = True) -> Any:
+    """Write rows with Lance's own writer, which flushes when it closes; return it if it is open."""
+    writer = lance.dataset(table.uri).mem_wal_writer(str(UNSHARDED_ID))
+    writer.put(given.cast(lance.dataset(table.uri).schema))
+    if not close:
+        return writer
+    writer.close()
+    return None
+
+
+def _taken(queries: memwal.queries.Queries, ids: Iterable[int]) -> dict[int, bytes | None]:
+    keys = list(ids)
+    return dict(zip(keys, read(queries.take_blobs(keys, "image")), strict=True))
+
+
+def _scanned(queries: memwal.queries.Queries) -> dict[int, bytes | None]:
+    rows = queries.scan(columns=["id", "image"], blob_handling="all_binary").to_table()
+    return dict(zip(rows.column("id").to_pylist(), rows.column("image").to_pylist(), strict=True))
+
+
+@_LOGGED
+def test_rows_are_read_wherever_they_are(tmp_path: Path, kind: str) -> None:
+    table = _create(kind, tmp_path / "t.lance")
+    ids = range(_COUNT)
+    expected: dict[int, bytes | None] = dict(zip(ids, VALUES, strict=True))
+    sizes = [None if value is None else len(value) for value in VALUES]
+
+    def check(queries: memwal.queries.Queries) -> None:
+        described = queries.scan().to_table().sort_by("id")
+        assert described.schema == read_schema(table.schema)
+        images = described.column("image").to_pylist()
+        assert [None if image is None else image["size"] for image in images] == sizes
+        assert queries.lookup(ids).to_table() == described
+        assert _scanned(queries) == expected
+        assert _taken(queries, [*ids, 99]) == {**expected, 99: None}
+        assert queries.count_rows(filter="image is null") == 1
+
+    with table.writer() as writer:
+        writer.upsert(rows(kind, ids, VALUES, key=False))
+        check(writer)
+        check(table.fresh())
+        writer.flush()
+        check(table)
+    table.merge()
+    check(table)
+    assert stored(table.uri) == expected
+
+
+@_LOGGED
+def test_the_newest_blob_of_each_key_is_merged(tmp_path: Path, kind: str) -> None:
+    table = _create(kind, tmp_path / "t.lance")
+    with table.writer() as writer:
+        writer.upsert(rows(kind, range(_COUNT), VALUES, key=False))
+        writer.flush()
+        table.merge()
+        writer.upsert(rows(kind, [0, 4], [b"new", b"n" * 50_000], key=False))
+        writer.flush()
+        # Some columns of rows in the base table, in a generation, and of a new one.
+        writer.upsert(pa.table({"id": [3, 4, 7], "n": [30, 40, 70]}), partial=True)
+        writer.delete([2])
+    expected = {0: b"new", 1: None, 3: VALUES[3], 4: b"n" * 50_000, 7: None}
+    assert _scanned(table) == expected
+    table.merge(divide_bytes=0, max_tasks=2)
+    assert stored(table.uri) == expected
+    numbers = table.scan(columns=["id", "n"]).to_table().sort_by("id").column("n").to_pylist()
+    assert numbers == [0, 1, 30, 40, 70]
+    assert not table.verify().findings
+    table.compact(min_fragments=2, deleted_percent=1)
+    assert stored(table.uri) == expected
+    assert not table.verify().findings
+
+
+@_LOGGED
+def test_lance_replays_and_flushes_what_memwal_logged(tmp_path: Path, kind: str) -> None:
+    table = _create(kind, tmp_path / "t.lance")
+    writer = table.writer()
+    writer.upsert(rows(kind, range(_COUNT), VALUES, key=False))
+    writer.delete([0])
+    writer.abort()
+    _put_by_lance(table, rows(kind, [9], [b"lance"], key=False))
+    expected = {**dict(zip(range(1, _COUNT), VALUES[1:], strict=True)), 9: b"lance"}
+    assert _scanned(table) == expected
+    assert _taken(table, expected) == expected
+    table.merge()
+    assert stored(table.uri) == expected
+    assert not table.verify().findings
+
+
+@_LOGGED
+def test_memwal_replays_and_flushes_what_lance_logged(tmp_path: Path, kind: str) -> None:
+    table = _create(kind, tmp_path / "t.lance")
+    native = _put_by_lance(table, rows(kind, range(_COUNT), VALUES, key=False), close=False)
+    expected = dict(zip(range(_COUNT), VALUES, strict=True))
+    assert _scanned(table.fresh()) == expected
+    with table.writer() as writer:
+        writer.upsert(rows(kind, [9], [b"memwal"], key=False))
+    expected[9] = b"memwal"
+    assert _scanned(table) == expected
+    table.merge()
+    assert stored(table.uri) == expected
+    assert not table.verify().findings
+    with pytest.raises(OSError):
+        native.put(rows(kind, [10], [b"late"], key=False).cast(lance.dataset(table.uri).schema))
+
+
+@_LOGGED
+def test_a_generation_is_as_lance_flushes_it(tmp_path: Path, kind: str) -> None:
+    ours, theirs = (_create(kind, tmp_path / name) for name in ("ours.lance", "theirs.lance"))
+    given = rows(kind, range(_COUNT), VALUES, key=False)
+    with ours.writer() as writer:
+        writer.upsert(given)
+    _put_by_lance(theirs, given)
+    flushed = []
+    for table in (ours, theirs):
+        (generation,) = (Path(table.uri) / "_mem_wal").glob("*/*_gen_*")
+        dataset = lance.dataset(generation)
+        rows_of = dataset.to_table()
+        data = sorted(path.stat().st_size for path in (generation / "data").rglob("*.blob"))
+        flushed.append((dataset.schema.types, rows_of, stored(generation), data))
+    assert flushed[0] == flushed[1]
+
+
+def test_what_cannot_have_blobs_is_refused(tmp_path: Path) -> None:
+    keyed = pa.schema([pa.field("id", pa.large_binary(), False, metadata={MARKED: "true"})])
+    nested = pa.schema([("id", pa.int64()), ("s", pa.struct([keyed.field(0).with_name("x")]))])
+    for refused, name in ((keyed, "id"), (nested, "s")):
+        with pytest.raises(InvalidInputError, match=name):
+            memwal.create(tmp_path / "t.lance", refused, primary_key=["id"])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
+from memwal.base_table.blobs import blob_names
 from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.region_marks import (
     UNMARKED,
@@ -150,11 +151,12 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
 def _only_method(base: BaseTable) -> MergeMethod | None:
     """Return the method with which a table has to be merged; None if any will do.
 
-    Lance's own merge joins the dictionaries of all rows, and cannot write narrow ones. Values of
-    unusable columns, which generations do not have, stay in a row that it updates; a divided merge
-    would write the row without them. Raises TableSetupError if a table needs both.
+    Lance's own merge joins the dictionaries of all rows, and cannot write narrow ones. It takes no
+    blobs at addresses of their own, and a small merge holds all rows in memory. Values of unusable
+    columns, which generations do not have, stay in a row that it updates; a divided merge would
+    write the row without them. Raises TableSetupError if a table needs both.
     """
-    if base.has_narrow_dictionaries:
+    if base.has_narrow_dictionaries or blob_names(base.schema):
         base.check_usable(base.unusable)
         return MergeMethod.DIVIDED
     return MergeMethod.UNUSABLE_COLUMNS if base.unusable else None

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.blobs import batches_with_values, blob_names
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
@@ -31,6 +32,7 @@ from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, still_pending
 from memwal.lsm.key_matches import keys_among
 from memwal.reader.base_rows import scan_in_groups
+from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.generation import open_to_merge
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.util.arrays import Mask
@@ -297,7 +299,19 @@ class RegionReader:
             at = end
             if len(rows):
                 with self._reading(part):
-                    yield from _read_rows(part, rows, list(columns))
+                    yield from self._read(part, rows, columns)
+
+    def _read(
+        self, part: SharedGeneration, rows: Rows, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read rows of a generation; blobs as they are written, once each."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        if not blob_names(schema):
+            yield from _read_rows(part, rows, list(columns))
+            return
+        for batch in _read_rows(part, rows, [*columns, ROW_ADDRESS]):
+            described = pa.Table.from_batches([batch])
+            yield from batches_with_values(part.dataset, described, schema)
 
     def storable(self, chosen: Mask) -> Iterator[pa.RecordBatch]:
         """Read the chosen rows, as the files of the base table can store them."""

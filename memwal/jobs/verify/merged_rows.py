@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from memwal.base_table.blobs import blob_names, with_values
 from memwal.base_table.commit_records import DETAILS_CHANGE, REWRITE, commit_record, read_details
 from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
@@ -159,6 +160,7 @@ def commits_since(base: BaseTable, region_id: UUID, generation: int) -> CommitsS
 _GROUP_ROWS: Final = 2_000_000
 _SCANNED_ROWS: Final = 1_000_000
 _COMPARED_ROWS: Final = 8_192
+_COMPARED_BLOBS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,17 +394,23 @@ def _find_differing(
 ) -> Numbers:
     """Select the keys that have other values in the base table."""
     columns = _comparable_columns(base, stored)
+    blobs = blob_names(base.schema)
+    schema = pa.schema([base.schema.field(name) for name in columns])
+    # Blobs are compared by their bytes: few rows at a time.
+    count = _COMPARED_BLOBS if blobs else _COMPARED_ROWS
+    read = [*columns, ROW_ADDRESS] if blobs else columns
     live = live[np.argsort(newest.addresses[live])]
     differing = [np.empty(0, np.int64)]
-    for start in range(0, len(live), _COMPARED_ROWS):
-        part = live[start : start + _COMPARED_ROWS]
+    for start in range(0, len(live), count):
+        part = live[start : start + count]
         with damage_as_unreadable(base.location.store, None):
-            merged = base.dataset._take_rows(newest.base_row[part].tolist(), columns=columns)
+            merged = base.dataset._take_rows(newest.base_row[part].tolist(), columns=read)
+            merged = with_values(base.dataset, merged, schema) if blobs else merged
         try:
             with damage_as_unreadable(base.location.store, stored.folder):
-                rows = stored.source.dataset._take_rows(
-                    newest.addresses[part].tolist(), columns=columns
-                )
+                dataset = stored.source.dataset
+                rows = dataset._take_rows(newest.addresses[part].tolist(), columns=read)
+                rows = with_values(dataset, rows, schema) if blobs else rows
         except Unreadable:
             # The check of the generation reports it.
             break

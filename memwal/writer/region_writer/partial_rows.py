@@ -111,7 +111,8 @@ def _stored_rows(
 
     def look_up_keys() -> tuple[BaseTable, pa.Table]:
         sources = open_sources(lambda reuse: plan_read(location, regions=[region_id], reuse=reuse))
-        return sources.base, lookup_rows(sources, keys, columns=sources.base.schema.names)
+        names = sources.base.schema.names
+        return sources.base, lookup_rows(sources, keys, columns=names, blob_values=True)
 
     base, rows = retry_if_collected(look_up_keys)
     identified = pa.Table.from_arrays(rows.columns, schema=base.identified_schema)
