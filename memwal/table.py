@@ -337,11 +337,14 @@ class Table(Queries):
         *,
         regions: Collection[UUID] | None = None,
         collection: GcOptions = GcOptions(),
+        compaction: CompactOptions = CompactOptions(),
     ) -> TableStatus:
         """Backlog, log and catch-up lag per region: :func:`memwal.jobs.backlog.read_status`."""
         from memwal.jobs.backlog import read_status
 
-        return read_status(self.location, regions=regions, collection=collection)
+        return read_status(
+            self.location, regions=regions, collection=collection, compaction=compaction
+        )
 
     @keywords_of(MergeOptions)
     def merge(self, options: MergeOptions) -> JobResult:

@@ -6,7 +6,6 @@ Also opens Lance data sets.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Final
 import lance
 import pyarrow as pa
 from lance.fragment import DataFile
-from lance.optimize import Compaction, CompactionTask
 
 from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
@@ -345,47 +343,10 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
-    """Return the ids of the fragments that a compaction would join, by their size alone."""
-    with lance_errors(f"planning the compaction of {base.location}"):
-        plan = Compaction.plan(
-            base.dataset, {"target_rows_per_fragment": target_rows, "materialize_deletions": False}
-        )
-    return frozenset().union(*map(planned_fragments, plan.tasks))
-
-
-def planned_fragments(task: CompactionTask) -> frozenset[int]:
-    """Return the ids of the fragments that a compaction task rewrites.
-
-    Its attribute ``fragments`` raises KeyError for fragments with data overlay files.
-    """
-    planned = json.loads(task.json())["task"]["fragments"]
-    return frozenset(fragment["id"] for fragment in planned)
-
-
 def data_files(fragment: lance.LanceFragment) -> list[DataFile]:
     """Return the files with values of a fragment: also its overlays, which hold newer values."""
     metadata = fragment.metadata
     return [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
-
-
-def sparse_fragment_ids(base: BaseTable, *, deleted_percent: float) -> frozenset[int]:
-    """Return the ids of the fragments with at least ``deleted_percent`` % deleted rows."""
-    return frozenset(
-        fragment.fragment_id
-        for fragment in base.dataset.get_fragments()
-        if 100 * _deleted_rows(fragment) >= deleted_percent * fragment.physical_rows
-    )
-
-
-def deleted_rows(base: BaseTable) -> int:
-    """Return how many rows are deleted, but still stored, in the fragments of a version."""
-    return sum(map(_deleted_rows, base.dataset.get_fragments()))
-
-
-def _deleted_rows(fragment: lance.LanceFragment) -> int:
-    # As the manifest of the version tells: no deletion file is read.
-    return int(fragment.metadata.num_deletions)
 
 
 @contextmanager

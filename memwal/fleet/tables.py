@@ -148,7 +148,12 @@ def survey(
         Aware; by default the present.
     """
     opened = table or open_managed(managed, storage_options=storage_options)
-    status = opened.status(regions=regions, collection=managed.policy.gc_options())
+    policy = managed.policy
+    status = opened.status(
+        regions=regions,
+        collection=policy.gc_options(),
+        compaction=policy.compact_options(),
+    )
     if index is not None:
         only = tuple(lag for lag in status.indexes if lag.name == index)
         if not only:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.commit_records import was_taken_away
+from memwal.base_table.fragments import fragment_sizes, small_fragment_ids
 from memwal.base_table.named_files import find_cut_indexes
 from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.region_marks import lost_progress
@@ -16,9 +17,6 @@ from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import (
     BaseTable,
-    data_files,
-    deleted_rows,
-    small_fragment_ids,
     stored_versions,
 )
 from memwal.errors import ObjectNotFoundError
@@ -58,6 +56,7 @@ def read_status(
     *,
     regions: Collection[UUID] | None = None,
     collection: GcOptions = GcOptions(),
+    compaction: CompactOptions = CompactOptions(),
     clock: Callable[[], float] = time.time,
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
@@ -71,8 +70,8 @@ def read_status(
     every ten minutes, a process also lists the log, see
     :func:`~memwal.jobs.unflushed.find_missing_entry`, and the files of the indexes.
     With ``regions``, only these are read. A region that was never claimed is left out.
-    ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
-    epoch.
+    ``collection`` has the limits of the garbage collection, ``compaction`` those from which a
+    fragment is not small. ``clock`` returns seconds since the epoch.
     """
     # The base table after the manifests: a generation that was merged in between is then not in
     # the backlog.
@@ -99,6 +98,7 @@ def read_status(
     stale = find_unusable(base).stale if names else ()
     damaged = _damaged_indexes(base) if names else frozenset()
     indexed = {index.name: index.num_rows_indexed for index in described}
+    sizes = fragment_sizes(base)
     return TableStatus(
         uri=location.uri,
         version=base.version,
@@ -111,10 +111,10 @@ def read_status(
         snapshot_age_seconds=snapshot_age(base.details, now),
         # Those whose manifest is not the one of the snapshot, deleted regions included.
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
-        small_fragments=len(small_fragment_ids(base, target_rows=CompactOptions().target_rows)),
-        deleted_rows=deleted_rows(base),
-        base_rows=base.dataset.count_rows(),
-        base_bytes=_data_bytes(base),
+        small_fragments=len(small_fragment_ids(base, compaction.fragment_limits(), sizes)),
+        deleted_rows=int(sizes.deleted.sum()),
+        base_rows=int(sizes.live_rows.sum()),
+        base_bytes=None if sizes.unrecorded.any() else int(sizes.stored.sum()),
         lost_refs=_lost_refs(base),
         enabled_anew=(
             not lost and any(m.flushed for m in manifests.values()) and was_taken_away(base)
@@ -130,16 +130,6 @@ def _lost_refs(base: BaseTable) -> tuple[str, ...]:
         return ()
     versions = stored_versions(location)
     return tuple(find_lost_refs(base.version, versions, list_refs(location)).values())
-
-
-def _data_bytes(base: BaseTable) -> int | None:
-    """Return the size of the data files; None if a writer did not record it in the manifest."""
-    sizes = [
-        file.file_size_bytes
-        for fragment in base.dataset.get_fragments()
-        for file in data_files(fragment)
-    ]
-    return sum(sizes) if all(sizes) else None
 
 
 def _backlog(

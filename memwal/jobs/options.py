@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from memwal.boundary.public import public
@@ -24,6 +24,9 @@ from memwal.jobs.job import Guard, TaskRunner, run_in_process
 from memwal.jobs.progress import ProgressOption
 from memwal.quality.rules import QualityRules
 from memwal.util.clock import MAX_SECONDS, Duration, in_seconds
+
+if TYPE_CHECKING:
+    from memwal.base_table.fragments import FragmentLimits
 
 GIB: Final = 1 << 30
 _DAY: Final = 86_400.0
@@ -254,7 +257,13 @@ class CompactOptions(RunOptions):
         "leave small fragments alone until there are so many; ``none`` leaves them alone always",
         optional=True,
     )
-    target_rows: int = count(1 << 20, "a fragment with fewer rows is small")
+    target_rows: int = count(
+        1 << 20, "a fragment with fewer rows is small, unless it has target_bytes bytes"
+    )
+    target_bytes: int = count(
+        256 << 20,
+        "a fragment with fewer bytes on storage is small, unless it has target_rows rows",
+    )
     deleted_percent: int | None = count(
         10,
         "rewrite a fragment of which so many percent of the rows are deleted, whatever its size; "
@@ -266,6 +275,13 @@ class CompactOptions(RunOptions):
     commit_bytes: int = count(GIB, "bytes on storage that one commit replaces at most")
     max_commits: int | None = count(None, "end after so many commits, whatever is left")
     attempts: int = count(8, "give up when so many rewrites were lost to other commits")
+
+    def fragment_limits(self) -> FragmentLimits:
+        """Return what decides which fragments are small or sparse."""
+        # Lance is loaded by those only who ask a table.
+        from memwal.base_table.fragments import FragmentLimits
+
+        return FragmentLimits(self.target_rows, self.target_bytes, self.deleted_percent)
 
 
 @public

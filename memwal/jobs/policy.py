@@ -226,6 +226,8 @@ class Policy(JsonRecord):
         default=64,
         note="A compaction is due when there are so many.",
     )
+    compact_target_rows: int = _from_job(CompactOptions, "target_rows", low=1)
+    compact_target_bytes: int = _from_job(CompactOptions, "target_bytes", low=MIB)
     compact_deleted_percent: int | None = _from_job(
         CompactOptions,
         "deleted_percent",

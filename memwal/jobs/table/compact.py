@@ -1,12 +1,13 @@
 """Compact small fragments of the base table, and fragments with many deleted rows.
 
-Every merge adds fragments, and deletes rows of older ones. Lance plans and rewrites; this module
-decides when a rewrite is worth it, and in which commits, small enough to fit between commits of
-merges. A process that dies before a commit leaves files that no version names, which the clean-up
-of old versions deletes after a week; a process that repeats it plans anew. A rewrite and a merge
-that touch the same fragments conflict, and the second committer retries with less: both shrink
-until they succeed. Files of a lost rewrite are deleted at once. Where merges are frequent and touch
-all fragments, however small, shrinking is not enough: see :mod:`memwal.fleet.exclusive`.
+Every merge adds fragments, and deletes rows of older ones. :mod:`memwal.base_table.fragments`
+plans, and Lance rewrites; this module decides when a rewrite is worth it, and in which commits,
+small enough to fit between commits of merges. A process that dies before a commit leaves files that
+no version names, which the clean-up of old versions deletes after a week; a process that repeats it
+plans anew. A rewrite and a merge that touch the same fragments conflict, and the second committer
+retries with less: both shrink until they succeed. Files of a lost rewrite are deleted at once.
+Where merges are frequent and touch all fragments, however small, shrinking is not enough: see
+:mod:`memwal.fleet.exclusive`.
 
 A commit remaps the indexes over the fragments that it replaces, and Lance then forgets their
 catch-up. The job records it again, for each index that covers every fragment of the latest version,
@@ -19,26 +20,24 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import lance
 import pyarrow as pa
-from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
+from lance.optimize import Compaction, CompactionTask, RewriteResult
 
 from memwal.base_table.commit import commit_durably, update_details
-from memwal.base_table.region_marks import check_progress, find_lost_progress
-from memwal.base_table.snapshot import (
-    BaseTable,
-    data_files,
-    lance_errors,
-    open_base,
-    open_dataset,
-    planned_fragments,
+from memwal.base_table.fragments import (
+    FragmentLimits,
+    fragment_sizes,
+    plan_rewrites,
     small_fragment_ids,
     sparse_fragment_ids,
 )
+from memwal.base_table.region_marks import check_progress, find_lost_progress
+from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base, open_dataset
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.lance_manifest import has_narrow_dictionaries
 from memwal.format.paths import DATA_DIR
@@ -54,8 +53,6 @@ logger = logging.getLogger(__name__)
 
 _SHRINK = 4
 _CONFLICT_WAIT_SECONDS = 0.2
-# Lance rewrites fragments with a larger share of deleted rows than the threshold; ours include it.
-_ABOVE = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +82,16 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     metrics = {"fragments_removed": 0, "fragments_added": 0}
     budget = options.commit_bytes
     warnings: tuple[str, ...] = ()
+    limits = options.fragment_limits()
     base = open_base(location)
     base.check_changeable()
     check_progress(find_lost_progress(base))
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
-    chosen = _choose(base, options)
+    chosen = _choose(base, limits, options.min_fragments)
     while (
         chosen
         and commits != options.max_commits
-        and (rewrites := _plan(base, options, budget, chosen))
+        and (rewrites := _plan(base, limits, budget, chosen))
     ):
         tasks += len(rewrites)
         results: list[RewriteResult | None] = run_tasks(
@@ -139,6 +137,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
             for result in rewritten:
                 metrics["fragments_removed"] += result.metrics.fragments_removed
                 metrics["fragments_added"] += result.metrics.fragments_added
+            chosen |= _still_small(base, limits, rewritten)
     if commits:
         base = _record_catch_up(base, options)
     return JobResult(
@@ -206,38 +205,47 @@ def _refusal(base: BaseTable) -> str:
     )
 
 
-def _choose(base: BaseTable, options: CompactOptions) -> frozenset[int]:
+def _choose(base: BaseTable, limits: FragmentLimits, min_fragments: int | None) -> frozenset[int]:
     """Return the ids of the fragments that are worth a rewrite."""
-    sparse: frozenset[int] = frozenset()
-    if options.deleted_percent is not None:
-        sparse = sparse_fragment_ids(base, deleted_percent=options.deleted_percent)
-    if options.min_fragments is None:
+    sizes = fragment_sizes(base)
+    sparse = sparse_fragment_ids(limits, sizes)
+    if min_fragments is None:
         return sparse
-    small = small_fragment_ids(base, target_rows=options.target_rows)
-    return sparse | small if len(small | sparse) >= options.min_fragments else sparse
+    small = small_fragment_ids(base, limits, sizes)
+    return sparse | small if len(small | sparse) >= min_fragments else sparse
 
 
 def _plan(
-    base: BaseTable, options: CompactOptions, budget: int, chosen: Collection[int]
+    base: BaseTable, limits: FragmentLimits, budget: int, chosen: frozenset[int]
 ) -> tuple[CompactTask, ...]:
-    """Plan the rewrites of the chosen fragments, and of those that Lance joins with them."""
+    """Plan rewrites of the chosen fragments, as many as fit into a commit of ``budget`` bytes."""
+    planned: list[CompactTask] = []
+    for rewrite in plan_rewrites(base, limits, chosen):
+        budget -= rewrite.stored
+        # A task larger than the budget goes alone.
+        if planned and budget < 0:
+            break
+        planned.append(
+            CompactTask(base.location, base.version, rewrite.task, rewrite.fragments, rewrite.rows)
+        )
+    return tuple(planned)
 
-    def tasks(limits: CompactionOptions) -> list[CompactionTask]:
-        with lance_errors(f"planning the compaction of {base.location}"):
-            planned = Compaction.plan(base.dataset, {**whole, **limits}).tasks
-        return [task for task in planned if not planned_fragments(task).isdisjoint(chosen)]
 
-    whole: CompactionOptions = {
-        "target_rows_per_fragment": options.target_rows,
-        "materialize_deletions": options.deleted_percent is not None,
-        "materialize_deletions_threshold": _ABOVE * (options.deleted_percent or 0) / 100,
-    }
-    # A task larger than the budget goes alone.
-    planned = tasks({"max_source_bytes": budget}) or tasks({})[:1]
-    rows = {part.fragment_id: int(part.physical_rows) for part in base.dataset.get_fragments()}
-    return tuple(
-        CompactTask(base.location, base.version, task, numbers, sum(rows[n] for n in numbers))
-        for task, numbers in ((task, planned_fragments(task)) for task in planned)
+def _still_small(
+    base: BaseTable, limits: FragmentLimits, rewrites: Sequence[RewriteResult]
+) -> frozenset[int]:
+    """Return the ids of new fragments that are small: neighbours among them are joined again.
+
+    Where that happens, rows took much less space than before. Each time there are fewer fragments,
+    so that the job ends.
+    """
+    ours = {name for rewrite in rewrites for name in _new_files(rewrite)}
+    sizes = fragment_sizes(base)
+    small = frozenset(sizes.ids[sizes.small(limits)].tolist())
+    return frozenset(
+        part.fragment_id
+        for part in base.dataset.get_fragments()
+        if part.fragment_id in small and any(file.path in ours for file in data_files(part))
     )
 
 

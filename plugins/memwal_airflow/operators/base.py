@@ -296,7 +296,10 @@ class MemWalOperator(BaseOperator):
 
         try:
             table = open_managed(target.managed, storage_options=target.storage_options)
-            status = table.status(collection=target.managed.policy.gc_options())
+            policy = target.managed.policy
+            status = table.status(
+                collection=policy.gc_options(), compaction=policy.compact_options()
+            )
             target.catalog.record_backlog(target.name, status)
         except MemWalError as error:
             self.log.warning("The backlog was not recorded: %s", error)

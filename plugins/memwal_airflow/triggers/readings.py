@@ -107,6 +107,7 @@ def _read_found(
         TableLocation(str(place.table_uri), allow_external(options, policy.allow_external)),
         regions=None if regions is None else [UUID(region) for region in sorted(regions)],
         collection=policy.gc_options(),
+        compaction=policy.compact_options(),
     )
     return TableReading(
         status=status, policy=policy, regions_in_backoff=regions_in_backoff, at=datetime.now(UTC)

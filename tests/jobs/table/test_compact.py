@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
 from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, numbered, rows
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores
 
 import memwal
-from memwal.base_table.snapshot import small_fragment_ids
+from memwal.base_table.fragments import FragmentLimits, fragment_sizes, small_fragment_ids
 from memwal.errors import (
     InvalidInputError,
     ResourceLimitError,
@@ -77,6 +78,12 @@ def ten(prepared: Path, tmp_path: Path) -> memwal.Table:
     return memwal.open(str(tmp_path / "ten"))
 
 
+def small(table: memwal.Table, *, target_rows: int = 1 << 20) -> int:
+    """Count the fragments that are to be joined."""
+    base = table.base()
+    return len(small_fragment_ids(base, FragmentLimits(target_rows, 1 << 28), fragment_sizes(base)))
+
+
 def stored_data(table: memwal.Table) -> set[str]:
     return {path.name for path in (folder(table) / "data").iterdir()}
 
@@ -92,7 +99,7 @@ def named_data(table: memwal.Table) -> set[str]:
 
 def test_makes_few_of_many(ten: memwal.Table) -> None:
     expected = dict(TEN)
-    assert len(small_fragment_ids(ten.base(), target_rows=1 << 20)) == 10
+    assert small(ten) == 10
 
     result = ten.compact()
 
@@ -374,6 +381,56 @@ def test_a_plan_that_lacks_descriptors_says_so(
         compact(ten.location)
 
 
+def append(path: Path, fragments: int, *, first: int, rows: int = 1, width: int) -> None:
+    """Append fragments of random bytes to a plain table."""
+    for start in range(first, first + fragments * rows, rows):
+        values = [os.urandom(width) for _ in range(rows)]
+        data = pa.table({"id": range(start, start + rows), "value": values})
+        lance.write_dataset(data, str(path), mode="append" if start else "create")
+
+
+def test_wide_rows_are_rewritten_until_their_fragment_is_full(tmp_path: Path) -> None:
+    """Of a table that was compacted before: the new fragments, and one old one."""
+    path, width, target = tmp_path / "wide", 1 << 14, 1 << 18
+    options = CompactOptions(min_fragments=2, target_bytes=target)
+    for turn in range(8):
+        append(path, 5, first=5 * turn, width=width)
+        table = memwal.open(str(path))
+        new = set(fragment_sizes(table.base()).ids.tolist()[-5:])
+        old = {number for number in table.base().dataset.fragment_ids() if number not in new}
+        assert table.status(compaction=options).small_fragments in (5, 6)
+        before = stored_data(table)
+
+        compact(table.location, options)
+
+        left = old - set(table.base().dataset.fragment_ids())
+        assert len(left) <= 1
+        written = sum((path / "data" / name).stat().st_size for name in stored_data(table) - before)
+        assert written < (5 * width + target) * 1.1
+        again = stored_data(table)
+        assert compact(table.location, options).commits == 0
+        assert stored_data(table) == again
+        assert table.status(compaction=options).small_fragments == 0
+    sizes = fragment_sizes(table.base())
+    assert (sizes.stored[:-1] >= target).all()
+    assert sizes.rows.sum() == 40
+
+
+def test_fragments_that_became_much_smaller_are_joined_in_the_same_run(tmp_path: Path) -> None:
+    path = tmp_path / "headers"
+    append(path, 40, first=0, width=8)
+    table = memwal.open(str(path))
+    # A file of one row is mostly its header.
+    options = CompactOptions(min_fragments=2, target_bytes=5_000)
+
+    result = compact(table.location, options)
+
+    assert result.commits > 1
+    assert small(table) < 2
+    assert compact(table.location, options).commits == 0
+    assert table.base().dataset.to_table(columns=["id"])["id"].to_pylist() == list(range(40))
+
+
 def test_ends_after_as_many_commits_as_it_may_make(ten: memwal.Table) -> None:
     expected = dict(TEN)
     result = compact(
@@ -381,7 +438,7 @@ def test_ends_after_as_many_commits_as_it_may_make(ten: memwal.Table) -> None:
         CompactOptions(min_fragments=2, target_rows=20, commit_bytes=1, max_commits=2),
     )
     assert (result.commits, result.warnings) == (2, ())
-    assert len(small_fragment_ids(ten.base(), target_rows=20)) > 2
+    assert small(ten, target_rows=20) > 2
     assert base_state(ten) == expected
     for limit in ("max_commits", "attempts"):
         with pytest.raises(InvalidInputError, match=limit):
@@ -442,7 +499,7 @@ def test_stable_row_ids_stay(make_table: MakeTable) -> None:
     assert base_state(stable) == {**expected, 5: 500}
 
 
-@pytest.mark.parametrize("name", ["min_fragments", "target_rows", "commit_bytes"])
+@pytest.mark.parametrize("name", ["min_fragments", "target_rows", "target_bytes", "commit_bytes"])
 def test_refuses_nonsense(table: memwal.Table, name: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
         compact(table.location, CompactOptions(**{name: 0}))

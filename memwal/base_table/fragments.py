@@ -1,0 +1,209 @@
+"""Fragments of a version: their sizes, which are small or sparse, and which a compaction joins.
+
+Lance's planner counts rows only: of wide rows, which never reach its limit, it would rewrite all in
+every pass. It decides here only which fragments may be joined: neighbours that the same indexes
+cover, since a rewrite moves the rows in the indexes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from lance.optimize import Compaction, CompactionTask
+
+from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
+from memwal.util.arrays import Mask, Numbers
+
+# A fragment may be smaller than those that it was made of: they have a header each, and encodings
+# of more values are better. Without a margin it could be small again.
+_MARGIN: Final = 1.125
+# Lance rewrites fragments with a larger share of deleted rows than the threshold; ours include it.
+_ABOVE: Final = 0.999
+# Lance rewrites a fragment with more, whatever its size.
+_MAX_OVERLAYS: Final = 10
+# More rows than a fragment can have: Lance's planner then cuts no run of neighbours.
+_WHOLE_RUN: Final = 1 << 40
+# Lance decodes a batch per processor at once, and keeps what it has read ahead.
+_BATCH_BYTES: Final = 4 << 20
+_MAX_BATCH_ROWS: Final = 8_192
+_READ_AHEAD_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentLimits:
+    """Sizes of fragments that a compaction leaves alone."""
+
+    target_rows: int
+    """A fragment with fewer rows, and fewer bytes than ``target_bytes``, is small."""
+    target_bytes: int
+    """Bytes on storage."""
+    deleted_percent: int | None = None
+    """A fragment is sparse if so many percent of its rows are deleted; None: none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSizes:
+    """Sizes of fragments as the manifest of a version has them, in the order of their ids."""
+
+    ids: Numbers
+    rows: Numbers  # with deleted rows
+    deleted: Numbers  # rows
+    stored: Numbers  # bytes of the files; those count as 0 whose writer recorded no size
+    overlays: Numbers  # files
+    unrecorded: Numbers  # files whose writer recorded no size
+
+    @property
+    def live_rows(self) -> Numbers:
+        """Rows that a rewrite keeps."""
+        return self.rows - self.deleted
+
+    @property
+    def live_bytes(self) -> Numbers:
+        """Bytes of the rows that a rewrite keeps, about."""
+        return (self.stored * (self.live_rows / np.maximum(self.rows, 1))).astype(np.int64)
+
+    def small(self, limits: FragmentLimits) -> Mask:
+        """Tell which fragments are to be joined with neighbours."""
+        small = (self.rows < limits.target_rows) & (self.stored < limits.target_bytes)
+        return small | (self.overlays > _MAX_OVERLAYS)
+
+    def sparse(self, limits: FragmentLimits) -> Mask:
+        """Tell which fragments are to be rewritten for their deleted rows."""
+        if limits.deleted_percent is None:
+            return np.zeros(len(self.ids), bool)
+        return 100 * self.deleted >= limits.deleted_percent * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Neighbouring fragments of a version to join, or one to divide or to clean."""
+
+    task: CompactionTask
+    fragments: frozenset[int]
+    rows: int  # with deleted rows
+    stored: int  # bytes that are read
+
+
+def fragment_sizes(base: BaseTable) -> FragmentSizes:
+    """Return the sizes of all fragments; sends no request."""
+    measured = []
+    for fragment in base.dataset.get_fragments():
+        metadata = fragment.metadata
+        sizes = [file.file_size_bytes for file in data_files(fragment)]
+        measured.append(
+            (
+                metadata.id,
+                metadata.physical_rows,
+                metadata.num_deletions,
+                sum(size or 0 for size in sizes),
+                len(metadata.overlays),
+                sum(not size for size in sizes),
+            )
+        )
+    return FragmentSizes(*np.array(measured, np.int64).reshape(-1, 6).T)
+
+
+def small_fragment_ids(
+    base: BaseTable, limits: FragmentLimits, sizes: FragmentSizes
+) -> frozenset[int]:
+    """Return the ids of the small fragments that have a neighbour to be joined with."""
+    runs = _runs(base, sizes.ids[~sizes.small(limits)], deleted_percent=None)
+    return frozenset(fragment["id"] for run in runs for fragment in run["task"]["fragments"])
+
+
+def sparse_fragment_ids(limits: FragmentLimits, sizes: FragmentSizes) -> frozenset[int]:
+    """Return the ids of the sparse fragments."""
+    return frozenset(sizes.ids[sizes.sparse(limits)].tolist())
+
+
+def plan_rewrites(
+    base: BaseTable, limits: FragmentLimits, chosen: frozenset[int]
+) -> Iterator[Rewrite]:
+    """Divide the ``chosen`` fragments, small or sparse, into those that are rewritten together.
+
+    Neighbours are joined, in their order, until they reach a target. What remains behind them, and
+    reaches none, is joined with them. Neighbours that all together reach none become one small
+    fragment: where all were joined before, it is the only old one that is rewritten with new ones.
+    """
+    sizes = fragment_sizes(base)
+    others = sizes.ids[~np.isin(sizes.ids, list(chosen))]
+    for run in _runs(base, others, deleted_percent=limits.deleted_percent):
+        fragments = run["task"]["fragments"]
+        at = np.searchsorted(sizes.ids, [fragment["id"] for fragment in fragments])
+        rows, stored = sizes.live_rows[at], sizes.live_bytes[at]
+        for part in _divide(rows, stored, limits):
+            yield _rewrite(run, fragments[part], sizes, at[part], limits)
+
+
+def _runs(base: BaseTable, others: Numbers, *, deleted_percent: int | None) -> list[dict[str, Any]]:
+    """Return Lance's tasks for each run of neighbours between the ``others``, as JSON.
+
+    A fragment without a neighbour is in none of them, unless it is to be rewritten for its own
+    sake. The attribute ``fragments`` of a task raises KeyError for fragments with overlays.
+    """
+    with lance_errors(f"planning the compaction of {base.location}"):
+        plan = Compaction.plan(
+            base.dataset,
+            {
+                "target_rows_per_fragment": _WHOLE_RUN,
+                "materialize_deletions": deleted_percent is not None,
+                "materialize_deletions_threshold": _ABOVE * (deleted_percent or 0) / 100,
+                "excluded_fragment_ids": others.tolist(),
+            },
+        )
+        return [json.loads(task.json()) for task in plan.tasks]
+
+
+def _divide(rows: Numbers, stored: Numbers, limits: FragmentLimits) -> Iterator[slice]:
+    """Cut a run of fragments, of these live rows and bytes, where a part reaches a target."""
+    counts = np.concatenate(([0], np.cumsum(rows)))
+    sizes = np.concatenate(([0], np.cumsum(stored)))
+    target_bytes = int(_MARGIN * limits.target_bytes)
+
+    def first_stop(start: int) -> int:
+        """Return where the shortest part that reaches a target ends; behind the last if none."""
+        by_rows = np.searchsorted(counts, counts[start] + limits.target_rows)
+        return int(min(by_rows, np.searchsorted(sizes, sizes[start] + target_bytes)))
+
+    start, stop = 0, first_stop(0)
+    while stop <= len(rows):
+        following = first_stop(stop)
+        if following > len(rows):
+            break
+        yield slice(start, stop)
+        start, stop = stop, following
+    yield slice(start, len(rows))
+
+
+def _rewrite(
+    run: dict[str, Any],
+    fragments: list[dict[str, Any]],
+    sizes: FragmentSizes,
+    at: Numbers,
+    limits: FragmentLimits,
+) -> Rewrite:
+    """Return the rewrite of some fragments of a run, ``at`` these places of ``sizes``."""
+    rows = int(sizes.live_rows[at].sum())
+    # New fragments that reach a target each: more than one only for a huge fragment.
+    by_bytes = int(sizes.live_bytes[at].sum() / (_MARGIN * limits.target_bytes))
+    count = max(rows // limits.target_rows, by_bytes, 1)
+    # Batches of the fragment with the widest rows have a limited size.
+    width = max(float((sizes.stored[at] / np.maximum(sizes.rows[at], 1)).max()), 1)
+    options = {
+        **run["options"],
+        "target_rows_per_fragment": max(-(-rows // count), 1),
+        "excluded_fragment_ids": [],
+        "batch_size": min(max(int(_BATCH_BYTES / width), 1), _MAX_BATCH_ROWS),
+        "io_buffer_size": _READ_AHEAD_BYTES,
+    }
+    planned = {**run, "task": {"fragments": fragments}, "options": options}
+    return Rewrite(
+        CompactionTask.from_json(json.dumps(planned)),
+        frozenset(sizes.ids[at].tolist()),
+        int(sizes.rows[at].sum()),
+        int(sizes.stored[at].sum()),
+    )
