@@ -167,12 +167,13 @@ def _queued(
 class AsyncWriter(AsyncQueries):
     """Asynchronous writer of one table, made by :func:`open_writer`. Safe to use from many tasks.
 
-    ``upsert``, ``delete``, ``apply``, ``flush_wal``, ``flush`` and the queries take the arguments,
-    and raise the errors, of the methods of :class:`memwal.Writer` that have their names. The data
-    of a write must not be changed before its rows are durable. ``upsert`` and ``delete`` return an
-    :class:`AsyncHandle`. Without ``wait``, the write is queued when they return: consecutive writes
-    of a task keep their order. ``apply`` holds a thread until its step is durable. The calls of
-    ``writer`` run on the threads ``writes`` and ``others``; ``durable`` is the default of ``wait``.
+    ``upsert``, ``append``, ``delete``, ``apply``, ``flush_wal``, ``flush`` and the queries take the
+    arguments, and raise the errors, of the methods of :class:`memwal.Writer` that have their names.
+    The data of a write must not be changed before its rows are durable. ``upsert``, ``append`` and
+    ``delete`` return an :class:`AsyncHandle`. Without ``wait``, the write is queued when they
+    return: consecutive writes of a task keep their order. ``apply`` holds a thread until its step
+    is durable. The calls of ``writer`` run on the threads ``writes`` and ``others``; ``durable`` is
+    the default of ``wait``.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class AsyncWriter(AsyncQueries):
         self._writes = writes
 
     upsert = _queued(Writer.upsert)
+    append = _queued(Writer.append)
     delete = _queued(Writer.delete)
     apply = _awaited(Writer.apply, "_writes")
     flush_wal = _awaited(Writer.flush_wal)

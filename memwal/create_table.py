@@ -58,7 +58,7 @@ def create(
     uri: str | os.PathLike[str],
     schema: SchemaSource,
     *,
-    primary_key: str | Sequence[str],
+    primary_key: str | Sequence[str] | None,
     region_spec: RegionSpec | str | None = UNSHARDED,
     maintained_indexes: Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
@@ -74,8 +74,9 @@ def create(
         Also a table or data frame, whose rows are not written, or a model of LanceDB
         (``LanceModel``). Columns of dictionaries with indices of 8 or 16 bits, such as most
         categorical columns of pandas, become columns of their values.
-    primary_key : str or sequence of str
-        Key columns, in key order: integers, bool, text or binary.
+    primary_key : str, sequence of str, or None
+        Key columns, in key order: integers, bool, text or binary. None: rows have no key, are added
+        by :meth:`memwal.Writer.append`, and never replace each other.
     region_spec : RegionSpec, str or None, default "unsharded"
         Rule that maps rows to regions, also as a text of the command line's form, such as
         ``bucket:id:4``. By default all rows are in one region; :func:`memwal.add_region_spec`
@@ -102,7 +103,7 @@ def create(
     given = _schema_of(schema)
     schema = plain_dictionaries(given)
     region_spec = None if region_spec is None else as_region_spec(region_spec)
-    key = _key_columns(primary_key)
+    key = _key_columns(primary_key or ())
     marked = _with_primary_key(schema, key)
     _check_spec(region_spec, key, schema)
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
@@ -144,12 +145,13 @@ def enable(
         created later. Index builds extend the other indexes of the table as well.
     primary_key : str or sequence of str, optional
         Key columns, for a table whose schema has no primary key yet. Columns that may hold nulls
-        are made non-nullable.
+        are made non-nullable. ``()`` enables MemWAL without a key: see :func:`create`.
 
     Raises
     ------
     TableSetupError
-        The table does not exist, has no primary key, or has MemWAL enabled already.
+        The table does not exist, has no primary key and none is given, or has MemWAL enabled
+        already.
     InvalidInputError
         The key, the spec or an index does not fit the table, or rows have a null in a key column.
         Nothing was written.
@@ -165,9 +167,10 @@ def enable(
     if base.index is not None:
         raise TableSetupError(f"MemWAL is enabled on {location} already; open it as it is")
     key = _key_columns(primary_key) if primary_key is not None else base.primary_key
-    if not key:
+    if not key and primary_key is None:
         raise TableSetupError(
-            f"{location} has no primary key; name its columns: primary_key=[...] or --primary-key"
+            f"{location} has no primary key; name its columns: primary_key=[...] or --primary-key; "
+            "or, for rows that are only added, primary_key=() or --no-primary-key"
         )
     if base.primary_key and key != base.primary_key:
         raise InvalidInputError(
@@ -187,7 +190,7 @@ def enable(
     check_put_if_absent(location.store)
     # A process that dies between these commits leaves a table that the next call goes on with.
     base = _without_nulls(base, key)
-    if not base.primary_key:
+    if key and not base.primary_key:
         marks = {
             name: {k.decode(): v.decode() for k, v in marked.field(name).metadata.items()}
             for name in key
@@ -330,8 +333,6 @@ def _schema_of(source: Any) -> pa.Schema:
 
 def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     """Return the schema with key columns that are marked as in Lance, and not nullable."""
-    if not primary_key:
-        raise InvalidInputError("a table needs a primary key: primary_key=[...]")
     if len(set(primary_key)) != len(primary_key):
         raise InvalidInputError(f"a key column is given twice: {', '.join(primary_key)}")
     for position, name in enumerate(primary_key, start=1):

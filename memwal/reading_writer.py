@@ -80,6 +80,7 @@ class Writer(TableWriter, Queries):
             # Writes that were not waited for are not read before they are durable.
             self.flush_wal()
         routing = self._refresh_routing()
+        routing.row_schema.check_has_key("a delete")
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
         found = self.scan(columns=columns, filter=where).to_table()
         return super().delete(found, wait=wait)

@@ -260,6 +260,20 @@ class Table(Queries):
         with self.writer() as writer:
             writer.upsert(data, partial=partial)
 
+    def append(self, data: Rows) -> None:
+        """Add rows to a table without a primary key now and then; none of them replaces another.
+
+        What a call costs, its errors, and when a writer is better: :meth:`upsert`. If it fails,
+        the rows may be in the log already, and are added twice if the call is repeated:
+        :meth:`memwal.writer.table_writer.TableWriter.append`.
+
+        >>> events.append({"at": 2, "what": "scroll"})
+        >>> events.count_rows()
+        1
+        """
+        with self.writer() as writer:
+            writer.append(data)
+
     def delete(self, keys: Keys | None = None, *, where: SqlFilter | None = None) -> None:
         """Delete rows now and then: opens a writer, deletes, flushes and closes it.
 

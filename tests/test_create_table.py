@@ -213,7 +213,6 @@ class TestCreate:
     @pytest.mark.parametrize(
         "changes",
         [
-            pytest.param({"primary_key": []}, id="no key"),
             pytest.param({"primary_key": ["nope"]}, id="unknown key"),
             pytest.param({"primary_key": ["id", "id"]}, id="key twice"),
             pytest.param(
@@ -334,7 +333,6 @@ class TestEnable:
         [
             pytest.param({}, TableSetupError, id="no key"),
             pytest.param({"primary_key": ["nope"]}, InvalidInputError, id="unknown key"),
-            pytest.param({"primary_key": []}, MemWalError, id="empty key"),
             pytest.param(
                 {"primary_key": ["id"], "maintained_indexes": ["nope"]},
                 InvalidInputError,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import doctest
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable
 
@@ -36,10 +38,12 @@ EXAMPLES = dict(examples())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_prints_what_it_says(make_table: MakeTable, name: str) -> None:
+def test_an_example_prints_what_it_says(make_table: MakeTable, name: str, tmp_path: Path) -> None:
     table = make_table(buckets=2)
     table.upsert(ROWS)
-    names = {"table": table, "memwal": memwal}
+    columns = pa.schema({"at": pa.int64(), "what": pa.string()})
+    events = memwal.create(tmp_path / "events.lance", columns, primary_key=None)
+    names = {"table": table, "events": events, "memwal": memwal}
     parsed = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, None)
     output: list[str] = []
     doctest.DocTestRunner().run(parsed, out=output.append)

@@ -196,11 +196,16 @@ def commit_details(
 
 
 def commit_strictly(
-    base: BaseTable, operation: LanceOperation.BaseOperation, *, message: str | None = None
+    base: BaseTable,
+    operation: LanceOperation.BaseOperation,
+    *,
+    message: str | None = None,
+    details: IndexDetails | None = None,
 ) -> int:
     """Commit an operation, provided that ``base`` is still the latest version.
 
-    Returns the new version. ``message`` is stored with the record of the commit.
+    Returns the new version. ``message`` is stored with the record of the commit. With ``details``,
+    the same commit replaces the MemWAL index details, which have to be made from those of ``base``.
 
     Raises
     ------
@@ -214,7 +219,7 @@ def commit_strictly(
     """
     base.check_changeable()
     try:
-        namespace = PinnedNamespace(base.location, base.version)
+        namespace = PinnedNamespace(base.location, base.version, details=details)
     except TableSetupError as error:
         if is_version_stored(base.location, base.version):
             raise

@@ -15,10 +15,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from memwal.base_table.named_files import check_new_files, decode_new_rows
 from memwal.base_table.snapshot import open_dataset, read_table_manifest, table_manifest_key
 from memwal.errors import LinkRefusedError, MemWalError, TableSetupError
+from memwal.format.lance_manifest import with_mem_wal_details
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import table_manifest_keys
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -88,7 +91,7 @@ class DurableNamespace:
                 # First what a collector may delete by its age.
                 staged = self._store.get(staging)
                 before = self._manifest_before(version)
-                manifest = check_new_files(self._store, staged, before=before)
+                manifest = self._complete(check_new_files(self._store, staged, before=before))
                 decode_new_rows(self._location, manifest, before=before, version=version)
                 # The files of the version must be durable before it: on local disks Lance does not
                 # fsync.
@@ -108,6 +111,10 @@ class DurableNamespace:
                 # version.
                 logger.warning("%s is not deleted: %s", staging, error)
         return {"version": self._table_version(version)}
+
+    def _complete(self, manifest: bytes) -> bytes:
+        """Return the manifest of the new version, of the one that Lance staged."""
+        return manifest
 
     def _has_inverted_names(self) -> bool:
         """Return whether manifests are named so that the newest comes first in a listing."""
@@ -159,7 +166,22 @@ class DurableNamespace:
 
 
 class PinnedNamespace(DurableNamespace):
-    """A namespace whose latest version is the one that was read, so that Lance never rebases."""
+    """A namespace whose latest version is the one that was read, so that Lance never rebases.
+
+    With ``details``, the new version has these details of the MemWAL index, so that rows and their
+    merge progress are in one commit.
+    """
+
+    def __init__(
+        self, location: TableLocation, version: int, *, details: IndexDetails | None = None
+    ) -> None:
+        super().__init__(location, version)
+        self._details = details
+
+    def _complete(self, manifest: bytes) -> bytes:
+        if self._details is None:
+            return manifest
+        return with_mem_wal_details(manifest, self._details.encode(), uuid4())
 
     def _latest(self) -> int:
         return self._version + 1 if self.created else self._version

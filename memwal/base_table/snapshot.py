@@ -70,6 +70,11 @@ class BaseTable:
         """Version of the table."""
         return int(self.dataset.version)
 
+    @property
+    def key_or_column(self) -> tuple[str, ...]:
+        """Key columns, or the first column of a table without a key: for reads that need one."""
+        return self.primary_key or tuple(self.schema.names[:1])
+
     def check_supported(self) -> None:
         """Raise TableSetupError for a branch.
 
@@ -86,7 +91,7 @@ class BaseTable:
         """Raise TableSetupError unless MemWAL is enabled: for whatever needs a log."""
         self.check_supported()
         if self.index is None:
-            key = "" if self.primary_key else " --primary-key COLUMN"
+            key = "" if self.primary_key else " --primary-key COLUMN (or --no-primary-key)"
             raise TableSetupError(
                 f"MemWAL is not enabled on {self.location}, and this needs its log; enable it: "
                 f"memwal enable {self.location.uri}{key}"

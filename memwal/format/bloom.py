@@ -10,7 +10,7 @@ believed a damaged one would not find its keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,11 +64,11 @@ class FilterBuilder:
             self._sized = _empty_bits(-(-keys * _BITS_PER_KEY // (8 * _BLOCK_BYTES)))
 
     def add(self, key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
-        """Add keys, whose columns are in key order.
+        """Add keys, whose columns are in key order; the empty key of every row without columns.
 
-        Raises InvalidInputError if there is no column, or the lengths differ.
+        Raises InvalidInputError if the lengths differ.
         """
-        for columns in keys.slices(key_columns):
+        for columns in _slices(key_columns):
             hashes = _hash_slice(columns)
             for bits in (self._fixed, self._sized):
                 if bits is None:
@@ -145,8 +145,8 @@ class BloomFilter:
         """Return for each key whether the generation may contain it. False is certain.
 
         The columns are in key order, with exactly the types of the table: an int32 and an int64 of
-        the same value hash differently. Raises InvalidInputError if there is no column, or the
-        lengths differ.
+        the same value hash differently. Without columns there is one key, the empty one. Raises
+        InvalidInputError if the lengths differ.
         """
         return self.might_contain_hashes(hash_keys(key_columns))
 
@@ -199,8 +199,13 @@ def hash_keys(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
 
     The columns are those of :meth:`BloomFilter.might_contain`.
     """
-    hashes = [_hash_slice(columns) for columns in keys.slices(key_columns)]
+    hashes = [_hash_slice(columns) for columns in _slices(key_columns)]
     return np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
+
+
+def _slices(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterable[list[pa.Array]]:
+    """Cut key columns; a table without a primary key has one key, which is empty."""
+    return keys.slices(key_columns) if key_columns else [[]]
 
 
 def _bit_positions(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
@@ -214,6 +219,9 @@ def _bit_positions(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
 
 
 def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
+    if not columns:
+        # The rows of a table without a primary key all have the empty key in Lance's filter.
+        return np.array([_siphash_of([0])], np.uint64)
     pieces = [piece for column in columns for piece in _pieces(column)]
     lengths = keys.row_lengths(pieces)
     # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.

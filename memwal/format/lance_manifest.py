@@ -40,9 +40,8 @@ from memwal.format.newer_formats import (
 from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 
 Numbers = npt.NDArray[np.number]
-_Located = (
-    lance_manifest_pb2.DataFile | lance_manifest_pb2.DeletionFile | lance_manifest_pb2.IndexMetadata
-)
+_Entry = lance_manifest_pb2.IndexMetadata
+_Located = lance_manifest_pb2.DataFile | lance_manifest_pb2.DeletionFile | _Entry
 # Position of the manifest message, major and minor version of the file, magic.
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
@@ -111,9 +110,7 @@ def find_mem_wal_index(manifest: bytes, *, name: str = _MANIFEST) -> IndexEntry 
     return _mem_wal_index(_index_entries(message, manifest, name), name)
 
 
-def _mem_wal_index(
-    entries: Iterable[lance_manifest_pb2.IndexMetadata], name: str
-) -> IndexEntry | None:
+def _mem_wal_index(entries: Iterable[_Entry], name: str) -> IndexEntry | None:
     found = [entry for entry in entries if entry.name == MEM_WAL_INDEX_NAME]
     if len(found) > 1:
         raise CorruptDataError(
@@ -230,10 +227,17 @@ def with_own_segments(manifest: bytes, own: Collection[UUID]) -> bytes:
     return _with_indexes(manifest, message, indexes)
 
 
+def with_mem_wal_details(manifest: bytes, details: bytes, index_id: UUID) -> bytes:
+    """Return a manifest file with other details, and another id, of its one MemWAL index."""
+    message = _parse_manifest(manifest, _MANIFEST)
+    indexes = _index_entries(message, manifest, _MANIFEST)
+    (entry,) = (entry for entry in indexes if entry.name == MEM_WAL_INDEX_NAME)
+    entry.uuid.uuid, entry.index_details.value = index_id.bytes, details
+    return _with_indexes(manifest, message, indexes)
+
+
 def _with_indexes(
-    manifest: bytes,
-    message: lance_manifest_pb2.Manifest,
-    indexes: list[lance_manifest_pb2.IndexMetadata],
+    manifest: bytes, message: lance_manifest_pb2.Manifest, indexes: list[_Entry]
 ) -> bytes:
     position, major, minor, magic = _FOOTER.unpack_from(manifest, len(manifest) - _FOOTER.size)
     # Other messages before the manifest stay where they are.
@@ -302,7 +306,7 @@ def _deletion_file(fragment: int, file: lance_manifest_pb2.DeletionFile) -> Name
     )
 
 
-def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[NamedFile]:
+def _segment_files(entry: _Entry, name: str) -> list[NamedFile]:
     index_id = parse_uuid(entry.uuid.uuid, name=name)
     for file in entry.files:
         _check_name(file.path, name)
@@ -507,7 +511,7 @@ def _message_at(manifest: bytes, position: int, name: str) -> bytes:
 
 def _index_entries(
     message: lance_manifest_pb2.Manifest, manifest: bytes, name: str
-) -> list[lance_manifest_pb2.IndexMetadata]:
+) -> list[_Entry]:
     if not message.HasField("index_section"):
         return []
     data = _message_at(manifest, message.index_section, name)
@@ -515,7 +519,7 @@ def _index_entries(
     return list(section.indices)
 
 
-def _entry_from(entry: lance_manifest_pb2.IndexMetadata, name: str) -> IndexEntry:
+def _entry_from(entry: _Entry, name: str) -> IndexEntry:
     return IndexEntry(
         parse_uuid(entry.uuid.uuid, name=name),
         name=entry.name,

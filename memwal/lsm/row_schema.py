@@ -85,8 +85,33 @@ class RowSchema:
 
         The columns are in any order, and are cast to the table's types without loss. Columns that
         have the table's type are not copied. Raises InvalidInputError if a column is unknown or
-        missing, or has a value that does not fit, or a null where none may be.
+        missing, or has a value that does not fit, or a null where none may be, or the table has no
+        key.
         """
+        self.check_has_key("an upsert")
+        return self._whole_rows(data)
+
+    def convert_appends(self, data: Rows) -> list[pa.RecordBatch]:
+        """Convert whole rows to stored rows of a table without a primary key.
+
+        As :meth:`convert_upserts`. Raises InvalidInputError if the table has a key.
+        """
+        if self.primary_key:
+            raise InvalidInputError(
+                f"the table has the primary key {', '.join(self.primary_key)}, so that a row may "
+                "replace another: write rows with upsert, not append"
+            )
+        return self._whole_rows(data)
+
+    def check_has_key(self, doing: str) -> None:
+        """Raise InvalidInputError for a table without a primary key, which ``doing`` needs."""
+        if not self.primary_key:
+            raise InvalidInputError(
+                f"the table has no primary key, which {doing} needs: write rows with append; "
+                "none of them replaces another"
+            )
+
+    def _whole_rows(self, data: Rows) -> list[pa.RecordBatch]:
         given = to_rows(data, self.base_schema, self.primary_key)
         plan = self._upserts.get(given.schema)
         return [
@@ -99,8 +124,9 @@ class RowSchema:
 
         They are the key columns and any others. The result has these columns, without the flag of
         stored rows. Raises InvalidInputError as :meth:`convert_upserts`, or if a key column is
-        missing.
+        missing, or the table has no key.
         """
+        self.check_has_key("a partial upsert")
         given = to_rows(data, self.base_schema, self.primary_key)
         plan = self._partials.get(given.schema)
         return [
@@ -113,8 +139,9 @@ class RowSchema:
 
         Other columns of the table are ignored. If there is one key column, its values are accepted
         without its name. Raises InvalidInputError if a key column is missing, or has a value that
-        does not fit, or a null.
+        does not fit, or a null, or the table has no key.
         """
+        self.check_has_key("a delete")
         given = to_keys(keys, self.base_schema, self.primary_key)
         plan = self._deletes.get(given.schema)
         stored = []
@@ -187,9 +214,10 @@ class RowSchema:
         self._check_names(schema.names)
         missing = [name for name in self.base_schema.names if name not in schema.names]
         if missing:
+            unless = ", unless partial=True keeps the values of the other columns"
             raise InvalidInputError(
-                f"columns are missing: {', '.join(missing)}; an upsert gives whole rows, "
-                "unless partial=True keeps the values of the other columns"
+                f"columns are missing: {', '.join(missing)}; give whole rows"
+                f"{unless if self.primary_key else ''}"
             )
         return self._plan(schema, list(self.base_schema))
 

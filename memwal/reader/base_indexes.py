@@ -23,11 +23,12 @@ from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
+from memwal.reader.latest import ROW_ADDRESS, find_newest
 from memwal.reader.sources.cache import LruCache, VersionTag, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
 from memwal.reader.sources.plan import StoredGeneration
 from memwal.reader.unreadable_indexes import is_readable
+from memwal.region.rows import key_column
 from memwal.util.arrays import RowIds, nbytes_of
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def _find_gap(
         with_row_address=True,
         fragments=[base.dataset.get_fragment(fragment) for fragment in fragments],
     ).to_table()
-    keys = keys_of(rows, base.primary_key)
+    keys = key_column(rows, base.primary_key)
     row_ids = rows.column("_rowid").to_numpy()
     generations = []
     for stored in merged:

@@ -233,7 +233,7 @@ def _state_key(sources: ReadSources) -> Hashable | None:
 
 def _parts(sources: ReadSources) -> list[RowIds]:
     base = sources.base
-    if not base.dataset.fragment_ids():
+    if not (base.primary_key and base.dataset.fragment_ids()):
         return []
     parts, missing, unflushed = [], [], []
     for source in sources.generations:

@@ -96,7 +96,7 @@ def fetch_rows(
 ) -> pa.Table:
     """Read the columns of ``schema`` for hits, in order, and add ``extra`` columns of float32."""
     base = sources.base
-    names = list(schema.names) or [base.primary_key[0]]
+    names = list(schema.names) or [base.key_or_column[0]]
     parts = hits.read_each(lambda number, rows: _read_source(sources, number, rows, names))
     output = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
     if not parts:

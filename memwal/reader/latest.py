@@ -34,8 +34,11 @@ class GenerationKeys:
 class NewestRows:
     """The newest row of each key over several generations."""
 
-    keys: pa.Array  # Each key that occurs, once: the base table's rows of these keys are outdated.
-    # Position of the generation that has the newest row of each key, ascending.
+    # Each key that occurs, once: the base table's rows of these keys are outdated. None in a table
+    # without a primary key, where no row replaces another.
+    keys: pa.Array
+    # Position of the generation that has the newest row of each key, ascending; without a primary
+    # key, of every row.
     source: npt.NDArray[np.int64]
     addresses: npt.NDArray[np.uint64]  # Address of that row in its generation.
     deleted: Mask  # Whether that row is a tombstone.
@@ -63,17 +66,13 @@ class NewestRows:
         return slice(int(first), int(last))
 
 
-def keys_of(rows: pa.Table, primary_key: Sequence[str]) -> pa.Array:
-    """Return the keys of rows; nulls if the table has no key."""
-    return key_column(rows, primary_key) if primary_key else pa.nulls(rows.num_rows)
-
-
 def find_newest(
     generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
 ) -> NewestRows:
     """Find the newest row of each key; generations are ordered oldest first within a region.
 
-    Keys of different regions are different, so the order between regions does not matter.
+    Keys of different regions are different, so the order between regions does not matter. Without
+    a primary key every row is returned.
     """
     identities = tuple(source.identity for source in generations)
     if None in identities or len(identities) <= 1:
@@ -102,7 +101,7 @@ def _find_newest(
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
     newest = newest_row_positions(keys)
     return NewestRows(
-        keys=keys.take(pa.array(newest)),
+        keys=keys.take(pa.array(newest)) if primary_key else keys.slice(0, 0),
         source=source[newest],
         addresses=np.concatenate([part.addresses for part in parts])[newest],
         deleted=np.concatenate([part.deleted for part in parts])[newest],
@@ -114,9 +113,9 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
     if source.snapshot is not None:
         view = source.snapshot.view
         rows = np.flatnonzero(source.snapshot.newest())
-        keys = pa.table({name: view.take_column(name, rows) for name in primary_key})
+        columns = {name: view.take_column(name, rows) for name in primary_key}
         return GenerationKeys(
-            keys=key_column(keys, primary_key),
+            keys=key_column(pa.table(columns), primary_key) if columns else pa.nulls(len(rows)),
             deleted=view.take_column(TOMBSTONE, rows).to_numpy(zero_copy_only=False),
             addresses=rows.astype(np.uint64),
         )

@@ -65,7 +65,7 @@ def _names_in(filter: str, base: BaseTable) -> list[str]:
     text = filter.casefold().replace("``", "`")
     # A column that the predicate names occurs in its text; one column more does no harm.
     names = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
-    return names or list(base.primary_key)
+    return names or list(base.key_or_column)
 
 
 GENERATION: Final = "_gen"
@@ -217,7 +217,7 @@ class MergedScan:
         layouts = [layout_of(source) for source in sources]
         if any(layout.has_deletions for layout in layouts):
             return None
-        table = read_together(sources, base.schema, self._schema.names or base.primary_key)
+        table = read_together(sources, base.schema, self._schema.names or base.key_or_column)
         if table is None:
             return None
         live = self._live_mask(positions, layouts)

@@ -15,12 +15,13 @@ from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
+from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
 from memwal.reader.merged_scan import GENERATION, MergedScan, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.result import Result
 from memwal.reader.sources.generation import ReadSources, retry_if_collected
 from memwal.reader.sources.plan import ReadPlan
+from memwal.region.rows import key_column
 
 _MAX_RETRIES: Final = 5
 _MAX_ROWS: Final = 2**62
@@ -168,7 +169,8 @@ class Scan(Result):
             self._filter,
             extra,
             keys=keys,
-            reread_keys=reread_keys if retries else None,
+            # Without keys, rows that were emitted cannot be told from those that were merged since.
+            reread_keys=reread_keys if retries and sources.base.primary_key else None,
             blob_handling=self._blob_handling,
         )
 
@@ -203,8 +205,7 @@ def open_newest(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, N
 def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
     sources = open_sources()
     base = sources.base
-    # A version from before MemWAL was enabled may have no key; then there is nothing to compare.
-    key_type = keys_of(base.schema.empty_table(), base.primary_key).type
+    key_type = key_column(base.schema.empty_table(), base.primary_key).type
     return sources, find_newest(sources.generations, base.primary_key, key_type)
 
 

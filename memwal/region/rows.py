@@ -106,8 +106,11 @@ def align_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
 def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
     """Return the primary key of each row as one comparable value.
 
-    A single key column is returned unchanged; several get an order-preserving encoding.
+    A single key column is returned unchanged; several get an order-preserving encoding. Rows of a
+    table without a key have nulls, which take no memory: none of them replaces another.
     """
+    if not primary_key:
+        return pa.nulls(rows.num_rows)
     columns = [single_array(rows.column(name)) for name in primary_key]
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
 
@@ -115,8 +118,10 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
 def newest_row_positions(keys: pa.Array) -> Positions:
     """Return the positions of the last occurrence of each key, ascending.
 
-    ``keys`` are those that :func:`key_column` returns.
+    ``keys`` are those that :func:`key_column` returns; all rows of a table without a key count.
     """
+    if pt.is_null(keys.type):
+        return np.arange(len(keys), dtype=np.int64)
     encoded = keys.dictionary_encode()
     newest = np.empty(len(encoded.dictionary), dtype=np.int64)
     # Positions are assigned in order, so the last position of each key stays.

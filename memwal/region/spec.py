@@ -278,8 +278,9 @@ class RegionSpec:
         """Check that a primary key always maps to the same region, so that rows can be written.
 
         Otherwise two regions could have rows of one key. They merge in any order, and the older row
-        could win. Raises InvalidInputError if a region column is not part of the primary key, and
-        TableSetupError if one was dropped, or the spec is not in force yet.
+        could win. Without a primary key, any column may divide the rows. Raises InvalidInputError
+        if a region column is not part of the primary key, and TableSetupError if one was dropped,
+        or the spec is not in force yet.
         """
         if self.pending:
             raise TableSetupError(
@@ -295,7 +296,7 @@ class RegionSpec:
                     "memwal.add_region_spec(uri, spec) or the command memwal add-region-spec"
                 )
             outside = [name for name in field.columns if name not in primary_key]
-            if outside and not field.immutable:
+            if outside and primary_key and not field.immutable:
                 raise InvalidInputError(
                     f"region column {outside[0]!r} is not part of the primary key "
                     f"({', '.join(primary_key)}), so rows of one key could land in two regions; "

@@ -60,8 +60,9 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
     """
     snapshot = plan.snapshot
     base = open_base(snapshot.location, version=snapshot.version)
-    if base.digest != snapshot.digest:
-        # Another table is in its place.
+    if base.digest != snapshot.digest or not base.primary_key:
+        # Another table is in its place; or the rows of a region cannot be told from those of others
+        # once they are merged.
         return None
     limits = _limits(plan, base)
     latest = open_base(snapshot.location).version
@@ -315,7 +316,7 @@ def _base_rows(
     base = opened.base
     router = None if plan.regions is None else router_in_force(base, spec_in_force(base))
     region_columns = () if router is None else spec_in_force(base).columns
-    has_fresh_keys = bool(plan.snapshot.region_ids)
+    has_fresh_keys = bool(plan.snapshot.region_ids and base.primary_key)
     planned = [base.dataset.get_fragment(number) for number in fragments]
     if not plan.schema.names and not has_fresh_keys and router is None:
         counted = base.dataset.scanner(

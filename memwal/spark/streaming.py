@@ -182,7 +182,8 @@ def foreach_batch(
     """Return a callable for ``DataStreamWriter.foreachBatch`` that writes a stream into a table.
 
     Each batch is written exactly once into each region, whatever process dies and is repeated, and
-    is flushed, so that all readers see it. Executors need memwal installed.
+    is flushed, so that all readers see it. Rows of a table without a primary key are appended.
+    Executors need memwal installed.
 
     Parameters
     ----------
@@ -224,12 +225,17 @@ def foreach_batch(
     TableSetupError
         There is no table, or it has no MemWAL.
     InvalidInputError
-        ``op_column`` names a column of the table's key, or ``max_parallelism`` is not positive.
+        ``op_column`` names a column of the table's key, or the table has none, or
+        ``max_parallelism`` is not positive.
     """
     if max_parallelism is not None and max_parallelism < 1:
         raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
     table = open(uri, storage_options=storage_options)
     table.region_spec()
+    if op_column is not None and not table.primary_key:
+        raise InvalidInputError(
+            f"{uri} has no primary key, so that nothing can be deleted: leave op_column out"
+        )
     if op_column in table.primary_key:
         raise InvalidInputError(f"op_column {op_column!r} is a column of the table's key")
     return BatchSink(
@@ -429,6 +435,8 @@ class BatchWrite:
                 return AppliedStep(skipped=regions)
             try:
                 with table.writer(options=self.sink.options, region_ids=regions) as writer:
+                    if not table.primary_key:
+                        return writer.apply(appends=upserts, **asdict(step))
                     return writer.apply(upserts=upserts, deletes=deletes, **asdict(step))
             except MemWalError as error:
                 if attempt == _MAX_ATTEMPTS or not _is_transient(error):

@@ -135,6 +135,28 @@ class TableWriter:
         routing, batches = self._convert(data, RowSchema.convert_upserts)
         return self._write(routing, batches, WholeRows, wait)
 
+    def append(self, data: Rows, *, wait: bool | None = None) -> WriteHandle:
+        """Add rows to a table without a primary key. No row replaces another.
+
+        >>> with events.writer() as writer:
+        ...     handle = writer.append([{"at": 1, "what": "click"}, {"at": 1, "what": "click"}])
+        >>> events.count_rows()
+        2
+
+        Rows that a writer added to a region keep their order. A call that fails with
+        OutcomeUnknownError or PartialWriteError may have added some rows, and a repetition would
+        add them twice: repeat only the rows that the error names, or write steps with
+        :meth:`apply`.
+
+        Parameters
+        ----------
+        data, wait
+            As for :meth:`upsert`, whose errors are raised.
+        """
+        self._guard.check()
+        routing, batches = self._convert(import_data(data), RowSchema.convert_appends)
+        return self._write(routing, batches, WholeRows, wait)
+
     def delete(self, keys: Keys, *, wait: bool | None = None) -> WriteHandle:
         """Delete rows by key; keys that do not exist are fine.
 
@@ -165,6 +187,7 @@ class TableWriter:
         *,
         upserts: Rows | None = None,
         deletes: Keys | None = None,
+        appends: Rows | None = None,
         source: str,
         version: int,
         incarnation: str = "",
@@ -187,6 +210,8 @@ class TableWriter:
             Whole rows, as for :meth:`upsert`.
         deletes : keys, optional
             Keys, as for :meth:`delete`. A key that is also upserted is deleted.
+        appends : rows, optional
+            Rows of a table without a primary key, as for :meth:`append`.
         source : str
             Name of the sequence of steps.
         version : int
@@ -217,7 +242,8 @@ class TableWriter:
         # Streams are read once here: the rows may be converted twice.
         upserted = None if upserts is None else import_data(upserts)
         deleted = None if deletes is None else import_data(deletes)
-        routing, batches = self._convert((upserted, deleted), _convert_step)
+        appended = None if appends is None else import_data(appends)
+        routing, batches = self._convert((upserted, deleted, appended), _convert_step)
         route: Route = routing.router.route
         has_deletes = bool(batches) and _is_deletes(batches[-1])
         if routing.columns_beside_key and deleted is not None and has_deletes:
@@ -463,13 +489,14 @@ def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID
 
 
 def _convert_step(
-    row_schema: RowSchema, step: tuple[Rows | None, Keys | None]
+    row_schema: RowSchema, step: tuple[Rows | None, Keys | None, Rows | None]
 ) -> list[pa.RecordBatch]:
-    """Convert the rows of a step: upserts, then deletes as one batch."""
-    upserts, deletes = step
+    """Convert the rows of a step: upserts or appended rows, then deletes as one batch."""
+    upserts, deletes, appends = step
     upserted = [] if upserts is None else row_schema.convert_upserts(upserts)
     deleted = [] if deletes is None else row_schema.convert_deletes(deletes)
-    return [*upserted, *([_concat_batches(deleted)] if deleted else [])]
+    appended = [] if appends is None else row_schema.convert_appends(appends)
+    return [*upserted, *appended, *([_concat_batches(deleted)] if deleted else [])]
 
 
 def _route_step(

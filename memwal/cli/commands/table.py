@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -35,19 +36,34 @@ RegionSpecText = Annotated[
         "--regions",
         metavar="SPEC",
         help=f"How rows are divided: {REGIONS_HELP}. Can be given again, to divide by several "
-        "values together. Columns belong to the primary key, or, with immutable: in front, never "
-        "change for a key. LanceDB writes only to bucket, identity and unsharded. A new table is "
-        "unsharded by default.",
+        "values together. Columns belong to the primary key, if there is one, or, with immutable: "
+        "in front, never change for a key. LanceDB writes only to bucket, identity and unsharded. "
+        "A new table is unsharded by default.",
     ),
 ]
+
+NoPrimaryKey = Annotated[
+    bool,
+    Option(
+        "--no-primary-key",
+        help="The table has no primary key: rows are only added, and none replaces another.",
+    ),
+]
+
+
+def _primary_key(columns: list[str] | None, without: bool) -> Sequence[str] | None:
+    if columns and without:
+        raise InvalidInputError("give either --primary-key or --no-primary-key")
+    return () if without else columns or None
 
 
 def create(
     table: Uri,
     primary_key: Annotated[
-        list[str],
+        list[str] | None,
         Option("--primary-key", metavar="COLUMN", help="Key column; again for each, in key order."),
-    ],
+    ] = None,
+    no_primary_key: NoPrimaryKey = False,
     regions: RegionSpecText = None,
     schema: Annotated[
         Path | None,
@@ -75,6 +91,9 @@ def create(
     storage: Storage,
 ) -> Output:
     """Create an empty table with MemWAL enabled."""
+    key = _primary_key(primary_key, no_primary_key)
+    if key is None:
+        raise InvalidInputError("give --primary-key, or --no-primary-key for rows without a key")
     spec = parse_regions(regions or [UNSHARDED])
     columns = schema_from(schema, column)
     from memwal.create_table import create as create_table
@@ -82,7 +101,7 @@ def create(
     created = create_table(
         table,
         columns,
-        primary_key=primary_key,
+        primary_key=key,
         region_spec=spec,
         maintained_indexes=maintain or (),
         storage_options=storage,
@@ -102,6 +121,7 @@ def enable(
             help="Key column, for a table that has no primary key yet; again for each.",
         ),
     ] = None,
+    no_primary_key: NoPrimaryKey = False,
     maintain: Annotated[
         list[str] | None, Option(metavar="INDEX", help="Index to maintain; can be given again.")
     ] = None,
@@ -119,7 +139,7 @@ def enable(
         table.uri,
         region_spec=spec,
         maintained_indexes=None if maintain_all else maintain or (),
-        primary_key=primary_key or None,
+        primary_key=_primary_key(primary_key, no_primary_key),
         storage_options=table.storage_options,
     )
     return _setup_output("enabled MemWAL on", enabled)
@@ -267,7 +287,7 @@ def _setup_output(verb: str, table: Table) -> Output:
         "maintain_all_indexes": base.details.maintain_all_indexes,
     }
     text = (
-        f"{verb} {table.uri}: key {', '.join(base.primary_key)}, regions {regions}, "
+        f"{verb} {table.uri}: key {', '.join(base.primary_key) or 'none'}, regions {regions}, "
         f"maintained indexes {', '.join(indexes) or 'none'}"
     )
     return Output(value, text)

@@ -13,6 +13,11 @@ With a quality gate, tasks decide first which rows enter: :mod:`memwal.jobs.merg
    since are matched again; the rewritten rows stay.
 4. The progress is recorded: :mod:`memwal.jobs.merge.progress`.
 
+In a table without a primary key, every row is added, and to add one twice would double it. There is
+nothing to match, and the commit that appends the fragments also records the progress: a process
+that dies or pauses before it has merged nothing, and one that repeats it finds the progress
+recorded, and commits nothing.
+
 What a process that pauses, dies or repeats does at each step:
 
 * rewrite, match: nothing names what they write. A task that runs twice writes other fragments and
@@ -35,6 +40,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -186,7 +192,7 @@ class _DividedMerge:
                     run_id=run_id,
                     number=numbers + number,
                     part=part,
-                    keys_only=base.dataset.has_stable_row_ids,
+                    keys_only=base.dataset.has_stable_row_ids and bool(base.primary_key),
                     decisions=None
                     if self.gate is None
                     else {r.region_id: self.gate.decisions[r.region_id] for r in part.regions},
@@ -231,7 +237,9 @@ class _DividedMerge:
 
     def _commit(self, run: _Attempt) -> MergeOutcome:
         """Match and commit until no other commit comes first, then record the progress."""
-        write_intent(self.location.store, run.run_id, Intent(run.base.version, run.merged))
+        is_append = not run.base.primary_key
+        if not is_append:
+            write_intent(self.location.store, run.run_id, Intent(run.base.version, run.merged))
         latest = run.base
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
             try:
@@ -259,7 +267,9 @@ class _DividedMerge:
                 latest = self._latest(run)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
-        recorded = record_progress(self.location, version, run.merged).details.merged
+        recorded: Mapping[UUID, int] = run.merged
+        if not is_append:
+            recorded = record_progress(self.location, version, run.merged).details.merged
         self.is_unrecorded = False
         raise_marks(
             self.location.store,
@@ -271,7 +281,7 @@ class _DividedMerge:
         if self.gate is not None:
             self.gate.settle(run.selections)
         return MergeOutcome(
-            commits=2,
+            commits=1 if is_append else 2,
             metrics=Counter(
                 generations=sum(len(region.generations) for region in run.selections),
                 rows_upserted=run.rows_upserted,
@@ -288,7 +298,15 @@ class _DividedMerge:
         """Commit the rows on the version that was matched; LostRaceError if it is not the latest.
 
         Until it is certain that nothing was committed, the next merge needs the files of the run.
+        In a table without a primary key, the commit has the progress too.
         """
+        message = merge_message(AddedRows(run.run_id, run.merged))
+        operation: LanceOperation.BaseOperation
+        if not latest.primary_key:
+            details = replace(latest.details, merged={**latest.details.merged, **run.merged})
+            operation = LanceOperation.Append(run.fragments)
+            with self._committing(latest, run):
+                return commit_strictly(latest, operation, message=message, details=details)
         matches = run.matches.matches()
         operation = LanceOperation.Update(
             removed_fragment_ids=[match.fragment for match in matches if match.changed is None],
@@ -297,17 +315,19 @@ class _DividedMerge:
             fields_modified=[],
         )
         self.is_unrecorded = True
-        message = merge_message(AddedRows(run.run_id, run.merged))
         try:
-            with span(
-                "memwal.merge.commit",
-                self.location,
-                attributes={ROWS: run.rows_upserted, VERSION: latest.version},
-            ):
+            with self._committing(latest, run):
                 return commit_strictly(latest, operation, message=message)
         except (LostWriteError, LostRaceError, CorruptDataError):
             self.is_unrecorded = False
             raise
+
+    def _committing(self, latest: BaseTable, run: _Attempt) -> AbstractContextManager[object]:
+        return span(
+            "memwal.merge.commit",
+            self.location,
+            attributes={ROWS: run.rows_upserted, VERSION: latest.version},
+        )
 
     def _latest(self, run: _Attempt) -> BaseTable:
         """Return the latest version, if the rewritten parts may still be committed."""

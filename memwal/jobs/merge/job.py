@@ -154,10 +154,13 @@ def _only_method(base: BaseTable) -> MergeMethod | None:
     Lance's own merge joins the dictionaries of all rows, and cannot write narrow ones. It takes no
     blobs at addresses of their own, and a small merge holds all rows in memory. Values of unusable
     columns, which generations do not have, stay in a row that it updates; a divided merge would
-    write the row without them. Raises TableSetupError if a table needs both.
+    write the row without them. Raises TableSetupError if a table needs both. Without a primary key
+    every row is added, which only a divided merge does.
     """
-    if base.has_narrow_dictionaries or blob_names(base.schema):
+    has_blobs = bool(blob_names(base.schema))
+    if base.has_narrow_dictionaries or has_blobs:
         base.check_usable(base.unusable)
+    if base.has_narrow_dictionaries or has_blobs or not base.primary_key:
         return MergeMethod.DIVIDED
     return MergeMethod.UNUSABLE_COLUMNS if base.unusable else None
 

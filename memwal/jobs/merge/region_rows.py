@@ -239,7 +239,8 @@ class RegionReader:
         """Return which rows of the share are the newest of their key in the region."""
         keys = self.single_keys()
         rows = newest_row_positions(keys)
-        if len(rows) and any(part.stop < part.count for part in self._parts):
+        is_share = any(part.stop < part.count for part in self._parts)
+        if is_share and len(rows) and self._base.primary_key:
             own = keys if len(rows) == len(keys) else keys.take(pa.array(rows))
             rows = rows[~keys_among(own, self._later_keys())]
         newest = np.zeros(len(keys), np.bool_)
@@ -268,7 +269,9 @@ class RegionReader:
         return tuple(part.count for part in self._parts)
 
     def single_keys(self) -> pa.Array:
-        """Return the keys of all rows, one comparable value each."""
+        """Return the keys of all rows, one comparable value each; nulls if the table has none."""
+        if not self._base.primary_key:
+            return pa.nulls(len(self.deleted))
         return key_column(self._key_columns, self._base.primary_key)
 
     def keys(self) -> pa.Table:

@@ -90,7 +90,9 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten
             # Its keys could be read, and its rows cannot: all start over without it.
             skip_from(base, error.region, error.generation, error.reason, skipped)
             regions = stop_before(regions, {error.region.region_id: error.generation})
-    keys = pa.concat_tables([reader.keys() for reader in readers]) if readers else None
+    keys = None
+    if readers and base.primary_key:
+        keys = pa.concat_tables([reader.keys() for reader in readers])
     stored = None
     if keys is not None and keys.num_rows:
         deleted = np.concatenate([reader.deleted[reader.newest] for reader in readers])

@@ -260,6 +260,8 @@ def _check_presence(check: GenerationCheck) -> Iterator[Finding]:
     bloom = f"{check.folder}/{BLOOM_FILTER_NAME}"
     if not store.exists(bloom):
         yield check.finding("bloom-missing", "every lookup of a key reads the generation", bloom)
+    if not check.base.primary_key:
+        return
     index = f"{check.folder}/{PK_INDEX_DIR}"
     missing = [name for name in (DIRECTORY, PAGES) if not store.exists(f"{index}/{name}")]
     if missing:
@@ -281,15 +283,16 @@ def _check_rows(
     if recorded is not None and recorded != keys.written:
         text = f"it has {keys.written} rows; the manifest records {recorded}"
         yield check.finding("generation-rows", text)
+    has_keys = bool(check.base.primary_key)
     repeated = len(keys.encoded) - len(keys.encoded.unique())
-    if repeated:
+    if repeated and has_keys:
         yield check.finding("generation-keys-repeated", f"{repeated} surplus rows")
     for name in (BLOOM_FILTER_NAME, SIZED_FILTER_NAME):
         wrong = check_bloom(location, check.folder, keys, name=name)
         if wrong is not None:
             yield check.finding("bloom-wrong", wrong, f"{check.folder}/{name}")
     index = f"{check.folder}/{PK_INDEX_DIR}"
-    if all(location.store.exists(f"{index}/{name}") for name in (DIRECTORY, PAGES)):
+    if has_keys and all(location.store.exists(f"{index}/{name}") for name in (DIRECTORY, PAGES)):
         wrong = check_key_index(location, check.folder, keys)
         if wrong is not None:
             yield check.finding("key-index-wrong", wrong, index)

@@ -159,7 +159,7 @@ def check_regions(
             if not _has_broken_link(task.location, region_id):
                 raise
             manifests.pop(region_id, None)
-    if base is not None and not task.options.quick:
+    if base is not None and base.primary_key and not task.options.quick:
         yield from check_merged_rows(base, manifests, sampled=sampled)
 
 

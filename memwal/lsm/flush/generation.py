@@ -164,6 +164,7 @@ def write_generation(
 ) -> FlushedGeneration:
     """Write the newest row of each key into a new folder, complete and durable.
 
+    Without a primary key, every row is written, and no key index, as by Lance's own writer.
     Needs memory for all keys and a few batches, besides ``contents``: at least one stored row,
     oldest first. Columns of ``base`` are matched by field id. It may be newer than ``contents``: a
     column that was dropped since is left out, with its index, and one that was added is null.
@@ -195,7 +196,8 @@ def write_generation(
     uri = location.child(folder)
     try:
         dataset = write_dataset(base, uri, rows)
-        write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
+        if base.primary_key:
+            write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
         version = build_generation_indexes(location, folder, dataset, indexes)
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
@@ -212,7 +214,7 @@ def write_generation(
         store.put(f"{folder}/{SIZED_FILTER_NAME}", sized_filter)
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
     store.sync(folder)
-    check_generation_files(store, folder, version)
+    check_generation_files(store, folder, version, has_keys=bool(base.primary_key))
     decode_dictionaries(dataset, uri)
     return FlushedGeneration(
         generation=generation,
@@ -223,17 +225,20 @@ def write_generation(
     )
 
 
-def check_generation_files(store: ObjectStore, folder: str, version: int) -> None:
+def check_generation_files(
+    store: ObjectStore, folder: str, version: int, *, has_keys: bool = True
+) -> None:
     """Raise LostWriteError if a file of a generation is missing or was not written whole.
 
-    ``version`` is the newest version of its data set.
+    ``version`` is the newest version of its data set. ``has_keys``: its table has a primary key.
     """
     manifest = f"{folder}/{table_manifest_keys(version)[0]}"
     sidecar = [NamedFile(f"{PK_INDEX_DIR}/{name}", FileKind.LANCE) for name in KEY_INDEX_FILES]
     bloom = f"{folder}/{BLOOM_FILTER_NAME}"
     try:
         check_new_files(store, store.get(manifest), folder=folder)
-        refuse(find_bad_files(store, sidecar, folder=folder))
+        if has_keys:
+            refuse(find_bad_files(store, sidecar, folder=folder))
         BloomFilter.from_bytes(store.get(bloom))
     except ObjectNotFoundError as error:
         refuse([BadFile(folder, str(error))])

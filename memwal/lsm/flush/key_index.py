@@ -33,7 +33,13 @@ class NewestKeys:
 
     @classmethod
     def of(cls, keys: pa.Array) -> NewestKeys:
-        """Find the newest row of each key, given one key per row, oldest row first."""
+        """Find the newest row of each key, given one key per row, oldest row first.
+
+        Of a table without a primary key, whose keys are nulls, these are all rows.
+        """
+        if pa.types.is_null(keys.type):
+            every = np.arange(len(keys), dtype=np.int64)
+            return cls(every, keys, every)
         # The sort is stable: among equal keys the newest comes last.
         order = pc.sort_indices(keys)
         ordered = keys.take(order)

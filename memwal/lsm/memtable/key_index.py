@@ -48,7 +48,8 @@ class KeyIndex:
     Every method first indexes the rows of the view that are not indexed yet. If the writer calls
     :meth:`catch_up` after each append, readers find nothing to index.
 
-    Memory: 12 bytes per row. The key columns are integers, bool, text or binary, without nulls.
+    Memory: 12 bytes per row. The key columns are integers, bool, text or binary, without nulls. In
+    a table without a key nothing is indexed, and every row is the newest.
     """
 
     def __init__(self, primary_key: Sequence[str]) -> None:
@@ -73,7 +74,7 @@ class KeyIndex:
 
         Raises InvalidInputError if a key is null, or there are more than 268 million rows.
         """
-        if self._state.rows >= view.rows:
+        if not self.primary_key or self._state.rows >= view.rows:
             return
         with self._lock:
             state = self._state
@@ -103,6 +104,8 @@ class KeyIndex:
 
     def newest(self, view: RowView) -> Mask:
         """Return for each row of a view whether it is the newest of its key in the view."""
+        if not self.primary_key:
+            return np.ones(view.rows, np.bool_)
         self.catch_up(view)
         newest: Mask = self._successors[: view.rows] >= view.rows
         return newest

@@ -53,6 +53,12 @@ class LogAppender:
     :mod:`memwal.inputs.dictionaries`. ``convert`` converts a foreign entry, with its position, to
     stored rows, and raises CorruptDataError if that is impossible. The seconds of ``clock`` include
     time that the machine is suspended.
+
+    Foreign rows are copied into our next entry, and are in the log twice. Without ``has_keys`` they
+    would count twice, and are not copied where every replay takes them from the foreign entry:
+    until the generation of our entry is flushed, since theirs is not below it; then the log is
+    replayed from behind both. Only rows of an earlier generation, of a writer that was fenced while
+    we sealed a MemTable, are copied in any case, lest the flush of that MemTable hides them.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class LogAppender:
         start_check: StartCheck,
         check_interval: float,
         clock: Callable[[], float] = boot_seconds,
+        has_keys: bool = True,
     ) -> None:
         self._store = store
         self._region_id = claim.manifest.region_id
@@ -77,6 +84,7 @@ class LogAppender:
         self._finish_check: Callable[[], object] | None = None
         self._check_interval = check_interval
         self._clock = clock
+        self._has_keys = has_keys
         self._verified_at = claim.verified_at
         self._foreign: list[tuple[int, WalEntry]] = []
         self._foreign_steps: AppliedSteps = {}
@@ -113,21 +121,28 @@ class LogAppender:
         """
         if applied:
             applied = newest_steps(applied, self._foreign_steps)
-        foreign = (rows for taken in self._foreign for rows in self._convert(*taken))
-        rows = [*foreign, *batches]
+        copied, replayed = list[pa.RecordBatch](), list[pa.RecordBatch]()
+        for position, taken in self._foreign:
+            own = taken.generation is None or taken.generation >= generation
+            kept = replayed if own and not self._has_keys else copied
+            kept += self._convert(position, taken)
+        rows = [*copied, *batches]
         if self._logged is not None:
             rows = [part for batch in rows for part in to_dictionaries(batch, self._logged)]
         entry = self._encoder.encode(rows, generation=generation, applied=applied)
         if self._logged is not None:
             plain = (align_rows(pa.Table.from_batches([b]), self._schema) for b in entry.batches)
             entry = EncodedEntry(entry.data, tuple(b for t in plain for b in t.to_batches()))
+        if replayed:
+            entry = EncodedEntry(entry.data, (*replayed, *entry.batches))
         return PreparedEntry(self.next_position, generation, tuple(batches), entry, applied)
 
     def put(self, prepared: PreparedEntry) -> PreparedEntry:
         """Store an entry at the next position, and return it as the log has it.
 
         An entry of a lower epoch at that position holds rows that no writer has replayed: they go
-        into our entry, before our own, so that they are neither lost nor out of order.
+        into our entry, before our own, so that they are neither lost nor out of order. Without
+        keys, see the class.
 
         Raises
         ------

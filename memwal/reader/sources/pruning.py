@@ -79,7 +79,13 @@ class RegionPruner:
         for field in spec.fields if spec is not None else ():
             # A value that is not stored is null, or another client did not record it.
             is_fixed = field.columns and all(
-                column is not None and (field.immutable or column in self._base.primary_key)
+                column is not None
+                and (
+                    field.immutable
+                    # Without a key, no row is replaced by one with another value.
+                    or not self._base.primary_key
+                    or column in self._base.primary_key
+                )
                 for column in field.columns
             )
             if field.field_id not in stored or not is_fixed:
@@ -98,8 +104,10 @@ class RegionPruner:
         """Return whether a region may have bare keys: tombstones with nulls outside of the key.
 
         Another client writes such tombstones, whatever values the rows had, and routes them by the
-        nulls.
+        nulls. In a table without a key no row is deleted.
         """
+        if not self._base.primary_key:
+            return False
         outside = [column for column in field.columns if column not in self._base.primary_key]
         if not outside:
             return False

@@ -518,6 +518,7 @@ class RegionWriter:
             start_check=partial(self._context.spec_check.start, spec),
             check_interval=interval,
             clock=self._context.clock,
+            has_keys=bool(self._tables.row_schema.primary_key),
         )
 
 
