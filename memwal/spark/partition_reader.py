@@ -242,8 +242,8 @@ class _OpenSnapshot:
             raise TableSetupError(
                 f"version {snapshot.version} of {snapshot.location} belongs to another table by now"
             )
-        key = self.base.schema.empty_table().select(list(self.base.primary_key))
-        self._key_type = key_column(key, self.base.primary_key).type
+        empty = self.base.schema.empty_table()
+        self._key_type = key_column(empty, self.base.primary_key).type
 
     def region(self, region_id: UUID) -> tuple[list[GenerationSource], NewestRows]:
         """Open the generations and the log of a region; find the newest row of each key in them.

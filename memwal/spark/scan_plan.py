@@ -282,7 +282,7 @@ def _plan(
     else:
         plan = plan_version(location, version, options.regions)
     base = plan.base
-    base.require_mem_wal()
+    base.check_supported()
     schema = output_schema(base, list(columns) if columns is not None else None)
     if predicate is not None:
         reading = lance_errors(f"reading {base.location}")

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -71,6 +72,14 @@ class TestRows:
         assert frame.columns == ["id", "n", "text"]
         assert frame.collect() == []
         assert frame.rdd.getNumPartitions() == 1
+
+    def test_a_table_without_mem_wal_or_key(self, spark, tmp_path):
+        uri = str(tmp_path / "plain.lance")
+        for first in (0, 10, 20):
+            lance.write_dataset(pa.table({"a": range(first, first + 10)}), uri, mode="append")
+        frame = load(spark, uri, partitions=2)
+        assert frame.rdd.getNumPartitions() == 2
+        assert sorted(row.a for row in frame.filter("a >= 5").collect()) == list(range(5, 30))
 
     def test_no_table(self, spark, tmp_path):
         with pytest.raises(AnalysisException, match=str(tmp_path / "none")):
