@@ -76,7 +76,8 @@ def release(
     """Write rows to the table again, as new writes that replace the current rows of their keys.
 
     If the process dies between the write and the change of their state, the rows stay in
-    quarantine. Releasing them again writes the same values again.
+    quarantine. Releasing them again writes the same values again; to a table without a primary key
+    it adds them a second time.
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def release(
     released = tuple(name for name, fine in zip(names, able, strict=True) if fine)
     if released:
         with table.writer() as writer:
-            writer.upsert(rows.filter(pa.array(able)))
+            write = writer.upsert if table.primary_key else writer.append
+            write(rows.filter(pa.array(able)))
         quarantine.mark(released, RowState.RELEASED)
     return ReleaseResult(
         released, {name: why for name, why in zip(names, failing, strict=True) if why}
@@ -158,9 +160,14 @@ def _failed_expectations(rows: pa.Table, rules: QualityRules) -> list[tuple[str,
 
 
 def _visible_rows(table: Table, rows: pa.Table) -> Mask:
-    """Mark the rows that the table has with equal values in all columns."""
+    """Mark the rows that the table has with equal values in all columns.
+
+    None in a table without a primary key, where an equal row is another one.
+    """
     names = list(table.primary_key)
     visible = np.zeros(rows.num_rows, np.bool_)
+    if not names:
+        return visible
     # No row of the table has a null in its key.
     complete = [np.asarray(rows.column(name).is_valid()) for name in names]
     with_key = np.flatnonzero(np.logical_and.reduce(complete))

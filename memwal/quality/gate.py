@@ -14,6 +14,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.quality.evaluate import ExpectationResult, evaluate
@@ -36,13 +37,13 @@ class RegionRows:
     generations: tuple[int, ...]  # their numbers
     folders: tuple[str, ...]  # names of their folders, unique over all tables and all time
     counts: tuple[int, ...]  # number of rows of each generation
-    keys: pa.Array  # one key per row
+    keys: pa.Array  # one key per row; nulls if the table has none
     newest: Mask  # which rows are the newest of their key
     deleted: Mask  # which rows are tombstones
     # Reads rows, given a mask over all rows and names of columns. Absent columns are left out; None
     # reads all columns of the base table.
     take: Callable[[Mask, Sequence[str] | None], pa.Table]
-    primary_key: tuple[str, ...]
+    key_columns: tuple[str, ...]  # columns that name a row in reports
 
     @property
     def ends(self) -> Positions:
@@ -108,7 +109,7 @@ def _evaluate_rows(
     if not chosen.any():
         return []
     columns = {column for expectation in suite for column in expectation.columns}
-    return evaluate(suite, region.take(chosen, sorted(columns | set(region.primary_key))))
+    return evaluate(suite, region.take(chosen, sorted(columns | set(region.key_columns))))
 
 
 def _report(
@@ -118,7 +119,7 @@ def _report(
     positions = np.flatnonzero(chosen)
     failed = np.logical_or.reduce(masks) if masks else np.zeros(len(positions), np.bool_)
     # Only the keys of failing rows are read, so masks are reduced to these rows.
-    keys = region.take(_mask_at(positions[failed], len(chosen)), region.primary_key)
+    keys = region.take(_mask_at(positions[failed], len(chosen)), region.key_columns)
     tallies = [
         tally_result(f if f.failed is None else replace(f, failed=f.failed[failed]), keys)
         for f in results
@@ -204,7 +205,11 @@ def _quarantine_rows(
         if not result.success and _is_critical(result.expectation) and result.failures
     ]
     bad = np.logical_or.reduce([mask for _, mask in failures])
-    codes = np.asarray(region.keys.dictionary_encode().indices.to_numpy(zero_copy_only=False))
+    # Without a primary key, each row has a key of its own.
+    codes = np.arange(count)
+    if not pt.is_null(region.keys.type):
+        encoded = region.keys.dictionary_encode()
+        codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False))
     affected = np.zeros(int(codes.max()) + 1, np.bool_)
     affected[codes[bad]] = True
     rivals = affected[codes]

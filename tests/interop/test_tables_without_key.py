@@ -19,6 +19,9 @@ from memwal.format.paths import wal_key
 from memwal.format.wal_encoder import EntryEncoder
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.log import find_tip
+from memwal.quality.quarantine import Quarantine, origins_of
+from memwal.quality.rules import QualityRules
+from memwal.quarantine_review import release, waiting_rows
 from memwal.region.spec import RegionSpec
 
 _SIZE = 4
@@ -341,6 +344,52 @@ class TestMerge:
         assert Counter(moments(table)) == Counter([*range(10), 1, *range(10)])
         table.merge()
         assert table.count_rows() == 21
+
+
+class TestQuality:
+    @staticmethod
+    def rules(mode: str) -> QualityRules:
+        """Rules that let moments from 0 on in."""
+        bounds = {"column": "at", "min_value": 0}
+        suite = [{"type": "expect_column_values_to_be_between", "kwargs": bounds}]
+        return QualityRules.from_dict({"mode": mode, "suite": suite})
+
+    def test_rows_are_kept_out_and_released(self, table: memwal.Table) -> None:
+        table.append(rows(1, -1, 1, -1))
+        table.append(rows(-1, 2))
+        result = table.merge(quality=self.rules("quarantine"))
+        assert result.quality is not None
+        assert moments(table) == [1, 1, 2]
+        assert table.verify().findings == ()
+        quarantine = Quarantine.of(table.location)
+        waiting = waiting_rows(table, quarantine)
+        assert waiting.column("at").to_pylist() == [-1, -1, -1]
+        released = release(table, quarantine, origins_of(waiting)[:2])
+        assert len(released.released) == 2
+        assert moments(table) == [-1, -1, 1, 1, 2]
+
+    def test_a_region_is_held(self, table: memwal.Table) -> None:
+        table.append(rows(1, 1))
+        table.append(rows(-1))
+        result = table.merge(quality=self.rules("skip"))
+        assert [region.generation for region in result.skipped_regions] == [2]
+        assert moments(table.at(table.version)) == [1, 1]
+        assert moments(table) == [-1, 1, 1]
+
+
+def test_a_row_that_an_index_cannot_hold_is_named_by_its_id(uri: str) -> None:
+    stored = lance.dataset(uri)
+    stored.create_index("v", "IVF_FLAT", num_partitions=1, metric="l2")
+    table = memwal.open(uri)
+    huge = rows(3).set_column(
+        2, SCHEMA.field("v"), pa.array([[3e38] * _SIZE], SCHEMA.field("v").type)
+    )
+    table.append(huge)
+    table.merge()
+    for _ in range(2):
+        (row,) = table.build_indexes().unindexable_rows
+        assert list(row.key) == ["_rowid"]
+    assert table.count_rows() == 3
 
 
 def _progress(table: memwal.Table, version: int) -> dict[UUID, int]:

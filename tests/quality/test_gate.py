@@ -317,7 +317,7 @@ class TestHold:
             newest=newest,
             deleted=np.zeros(count, np.bool_),
             take=lambda mask, columns: numbers.filter(pa.array(mask)),
-            primary_key=("id",),
+            key_columns=("id",),
         )
         found = screen(region, rules("skip"))
         # The number 0 is as expected.

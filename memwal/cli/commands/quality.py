@@ -178,7 +178,7 @@ def list_rows(name: Name, url: CatalogUrl = None) -> Output:
 
     with _opened(name, url) as opened:
         waiting = waiting_rows(opened.table, opened.quarantine)
-        rows = describe_rows(waiting, opened.table.primary_key)
+        rows = describe_rows(waiting, opened.table.base().key_or_column)
     cells = [
         (r["origin"], r["at"][:19], ", ".join(map(str, r["key"].values())), r["reason"])
         for r in rows
@@ -193,7 +193,7 @@ def show(name: Name, row: Origins, url: CatalogUrl = None) -> Output:
 
     with _opened(name, url) as opened:
         stored = opened.quarantine.read(state=None, origins=_origins(row, opened))
-        rows = describe_rows(stored, opened.table.primary_key, values=True)
+        rows = describe_rows(stored, opened.table.base().key_or_column, values=True)
     return Output(rows, partial(_print_rows, rows))
 
 

@@ -47,6 +47,7 @@ from memwal.lsm.region_places import router_in_force
 from memwal.quality.report import keys_as_json
 from memwal.reader.base_rows import key_predicate
 from memwal.reader.latest import ROW_ADDRESS
+from memwal.reader.row_set import ROW_ID
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
 from memwal.region.rows import key_column
@@ -132,7 +133,7 @@ def recorded_rows(base: BaseTable) -> list[UnindexableRow]:
             base.location.store.delete(info.key)
         names = [_INDEX, _REGION, _REASON]
         columns = [left.column(name).to_pylist() for name in names]
-        keys = keys_as_json(left.select(list(base.primary_key)))
+        keys = keys_as_json(left.select(_names(base)))
         for key, index, region, reason in zip(keys, *columns, strict=True):
             row = UnindexableRow(index=index, key=key, region_id=region, reason=reason)
             rows[index, str(key)] = row
@@ -155,6 +156,7 @@ def _find_in_fragments(
             columns=columns,
             fragments=[base.dataset.get_fragment(number) for number in fragments],
             with_row_address=True,
+            with_row_id=not base.primary_key,
             batch_size=_BATCH_ROWS,
         ).to_batches()
         parts = [_refused(pa.Table.from_batches([batch]), index) for batch in batches]
@@ -163,12 +165,12 @@ def _find_in_fragments(
         return None
     regions: list[str | None] = [None] * found.num_rows
     if router is not None:
-        numbered = found.select(list(dict.fromkeys([*base.primary_key, *region_columns])))
+        numbered = found.select(list(dict.fromkeys([*_names(base), *region_columns])))
         numbered = numbered.append_column(_INDEX, pa.array(range(found.num_rows)))
         for assignment, part in router.route(numbered):
             for number in part.column(_INDEX).to_pylist():
                 regions[number] = str(assignment.region_id)
-    return found.select([*base.primary_key, ROW_ADDRESS, _INDEX, _REASON]).append_column(
+    return found.select([*_names(base), ROW_ADDRESS, _INDEX, _REASON]).append_column(
         _REGION, pa.array(regions, pa.string())
     )
 
@@ -235,6 +237,14 @@ def _too_long(rows: pa.Table, index: MaintainedIndex) -> npt.NDArray[np.int64]:
     return np.flatnonzero(is_long)
 
 
+def _names(base: BaseTable) -> list[str]:
+    """Return the columns that name a row: the key, or the row id of a table without one.
+
+    A compaction may give the row another id: it is no longer reported then.
+    """
+    return list(base.primary_key) or [ROW_ID]
+
+
 def _record(base: BaseTable, found: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     record = found.drop_columns([ROW_ADDRESS])
@@ -245,7 +255,7 @@ def _record(base: BaseTable, found: pa.Table) -> None:
 
 def _still_refused(base: BaseTable, record: pa.Table) -> pa.Table:
     """Return the rows of a record that the base table has, and that their index refuses."""
-    names = list(base.primary_key)
+    names = _names(base)
     index = index_of(base, record.column(_INDEX)[0].as_py()) if record.num_rows else None
     if index is None or not set(names) <= set(record.column_names):
         return record.slice(0, 0)
@@ -254,8 +264,9 @@ def _still_refused(base: BaseTable, record: pa.Table) -> pa.Table:
     with lance_errors(f"reading the rows that index {index.name} refused"):
         rows = scan_table(
             base.dataset,
-            columns=list(dict.fromkeys([*names, top])),
+            columns=list(dict.fromkeys([*base.primary_key, top])),
             filter=key_predicate(keys),
+            with_row_id=not base.primary_key,
         )
     is_left = pc.is_in(key_column(keys, names), value_set=key_column(_refused(rows, index), names))
     return record.filter(is_left)

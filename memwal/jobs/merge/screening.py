@@ -243,7 +243,7 @@ def screen_region(
             newest=reader.newest,
             deleted=reader.deleted,
             take=partial(_take, reader),
-            primary_key=base.primary_key,
+            key_columns=base.key_or_column,
         )
         try:
             decision = screen(rows, rules)

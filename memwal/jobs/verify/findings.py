@@ -108,6 +108,11 @@ CODES: Final[dict[str, Code]] = {
         "find out which row is right and delete the other; look for direct appends",
     ),
     "merged-row-lost": Code(_E, "the base table lacks rows of a merged generation", _MERGED_AGAIN),
+    "merged-row-repeated": Code(
+        _E,
+        "a merge added more rows than its generations have, in a table without a primary key",
+        "compare the rows of the generations with the table, and delete the surplus ones",
+    ),
     "merged-row-differs": Code(
         _E, "the base table has other values than the newest merged generation", _MERGED_AGAIN
     ),

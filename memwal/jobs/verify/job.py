@@ -46,7 +46,7 @@ from memwal.jobs.verify.manifests import (
     read_history,
     read_newest,
 )
-from memwal.jobs.verify.merged_rows import check_merged_rows
+from memwal.jobs.verify.merged_rows import check_added_rows, check_merged_rows
 from memwal.jobs.verify.specs import (
     Routers,
     check_indexes,
@@ -114,6 +114,8 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         yield from check_places(base, manifests)
         if not (task.options.quick or damaged):
             yield from check_shared_keys(base, manifests)
+            if not base.primary_key:
+                yield from check_added_rows(base, manifests)
     if not task.options.quick:
         yield from check_older_versions(base)
         if not damaged:

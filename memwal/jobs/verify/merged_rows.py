@@ -7,6 +7,7 @@ table directly since. Therefore the commits since the merge are checked to be me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,7 +21,7 @@ import pyarrow.types as pt
 
 from memwal.base_table.blobs import blob_names, with_values
 from memwal.base_table.commit_records import DETAILS_CHANGE, REWRITE, commit_record, read_details
-from memwal.base_table.snapshot import BaseTable, open_dataset
+from memwal.base_table.snapshot import BaseTable, open_base, open_dataset
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
@@ -223,6 +224,56 @@ def check_merged_rows(
             group, rows = [], 0
     if group:
         yield from _check_group(base, group, sampled)
+
+
+def check_added_rows(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+) -> Iterator[Finding]:
+    """Count the rows that merges added to a table without a primary key, which was read before.
+
+    A row does not tell from which generation it came. So each merge is checked whose version is
+    stored, with the one before it and all its generations: it added as many rows as these have, of
+    which some may be in the table's quarantine. What became of the rows later is not known.
+    """
+    stored = {
+        region_id: {flushed.generation: flushed for flushed in manifest.flushed}
+        for region_id, manifest in manifests.items()
+    }
+    oldest = {region_id: min(listed) for region_id, listed in stored.items() if listed}
+    rows = Quarantine.of(base.location).read(state=None)
+    folders = Counter(rows.column(FOLDER).to_pylist())
+    progress = base.details.merged
+    for version in range(base.version, max(1, base.version - _MAX_VERSIONS), -1):
+        if all(progress.get(region_id, 0) < first for region_id, first in oldest.items()):
+            return
+        try:
+            before = open_base(base.location, version=version - 1)
+            record = commit_record(base, version)
+        except (MemWalError, OSError, ValueError, RuntimeError):
+            # The version was cleaned up, or has an operation that pylance cannot show.
+            return
+        if record is not None and record.rows is not None:
+            merged = [
+                stored.get(region_id, {}).get(number)
+                for region_id, last in record.rows.merged.items()
+                for number in range(before.details.merged.get(region_id, 0) + 1, last + 1)
+            ]
+            expected = sum(
+                (flushed.rows or 0) - folders[flushed.path] for flushed in merged if flushed
+            )
+            after = open_base(base.location, version=version)
+            added = _rows_of(after) - _rows_of(before)
+            if all(f is not None and f.rows is not None for f in merged) and added != expected:
+                yield Finding(
+                    "merged-row-lost" if added < expected else "merged-row-repeated",
+                    f"version {version}",
+                    f"its merge added {added} rows; its generations have {expected}",
+                )
+        progress = before.details.merged
+
+
+def _rows_of(base: BaseTable) -> int:
+    return int(base.dataset.count_rows())
 
 
 def _open_region(base: BaseTable, manifest: RegionManifest) -> list[_OpenGeneration]:
