@@ -21,6 +21,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TypeVar
 
+import histories.plain
 import histories.run_history
 import simulation.explore
 from histories.run_history import PLAYS, Played, run_history
@@ -42,9 +43,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40, help="of each history")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--first-seed", type=int, default=secrets.randbits(40))
-    parser.add_argument("--only", choices=["worlds", *PLAYS])
+    parser.add_argument("--only", choices=["worlds", *PLAYS, "plain"])
     arguments = parser.parse_args()
-    kinds = ["worlds", *PLAYS] if arguments.only is None else [arguments.only]
+    kinds = ["worlds", *PLAYS, "plain"] if arguments.only is None else [arguments.only]
     soak = partial(
         _soak, seconds=60 * arguments.minutes / len(kinds), first_seed=arguments.first_seed
     )
@@ -60,6 +61,13 @@ def main() -> None:
         played, wrong = soak(console, f"plays of {play}", history, processes=1)
         console.print(_table_of_plays(play, played, first=arguments.first_seed))
         console.print(_line(play, played, wrong), highlight=False, soft_wrap=True)
+        broken += wrong
+    if "plain" in kinds:
+        plain = partial(_play_plain, seconds=arguments.seconds)
+        counted, wrong = soak(console, "plays of plain", plain, processes=1)
+        title = f"{len(counted):,} plays of plain from seed {arguments.first_seed}"
+        sums = sum(counted, Counter())
+        console.print(_table(title, {name: f"{n:,}" for name, n in sums.items()}, Counter()))
         broken += wrong
     if broken:
         sys.exit(f"{broken} broke a promise; see above")
@@ -77,6 +85,13 @@ def _play(seed: int, *, seconds: float, play: str) -> Played | str:
         return run_history(seed, seconds, play=play)
     except histories.run_history.BrokenPromise as broken:
         return str(broken)
+
+
+def _play_plain(seed: int, *, seconds: float) -> Counter[str] | str:
+    try:
+        return histories.plain.run(seed, seconds)
+    except histories.plain.BrokenPromise as broken:
+        return f"plain, seed {seed}: {broken}"
 
 
 def _soak(
