@@ -42,7 +42,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
-from memwal.format.values import single_array
+from memwal.format.values import BLOB_TYPE, single_array
+from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask
 
 BlobHandling = Literal["all_binary", "blobs_descriptions"]
@@ -54,7 +55,6 @@ EXTERNAL: Final = 3
 _BATCH_BYTES: Final = 32 << 20
 _ROW_ADDRESS: Final = "_rowaddr"
 _MARK: Final = b"lance-encoding:blob"
-_TYPE: Final = "lance.blob.v2"
 _PACKED: Final = {b"lance-encoding:packed": b"true", _MARK: b"true"}
 _DESCRIPTION: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 _DESCRIPTION_V2: Final = pa.struct(
@@ -73,7 +73,12 @@ _DESCRIPTION_V2: Final = pa.struct(
 
 def is_blob(field: pa.Field) -> bool:
     """Return whether a column has blobs, of either kind."""
-    return _is_marked(field) or _is_v2(field)
+    return _is_marked(field) or is_blob_v2(field)
+
+
+def is_blob_v2(field: pa.Field) -> bool:
+    """Return whether a column has blobs of version 2."""
+    return getattr(field.type, "extension_name", None) == BLOB_TYPE
 
 
 def blob_names(schema: pa.Schema) -> list[str]:
@@ -95,12 +100,8 @@ def _is_marked(field: pa.Field) -> bool:
     return (field.metadata or {}).get(_MARK) == b"true"
 
 
-def _is_v2(field: pa.Field) -> bool:
-    return getattr(field.type, "extension_name", None) == _TYPE
-
-
 def _described(field: pa.Field) -> pa.Field:
-    if _is_v2(field):
+    if is_blob_v2(field):
         return pa.field(field.name, _DESCRIPTION_V2, field.nullable, _PACKED)
     return field.with_type(_DESCRIPTION)
 
@@ -112,10 +113,10 @@ def _in_bytes(field: pa.Field) -> pa.Field:
 def describe(values: pa.Array, field: pa.Field) -> pa.Array:
     """Return the descriptions of blobs in memory."""
     zeros = pa.array(np.zeros(len(values), np.uint64))
-    if not _is_v2(field):
+    if not is_blob_v2(field):
         parts = [zeros, pc.coalesce(_size(values), zeros)]
         return pa.StructArray.from_arrays(parts, fields=[*_DESCRIPTION], mask=values.is_null())
-    data, uri, position, size = _parts(values)
+    data, uri, position, size = blob_parts(values)
     parts = [
         pc.if_else(uri.is_valid(), EXTERNAL, 0).cast(pa.uint8()),
         pc.coalesce(position, zeros),
@@ -128,12 +129,12 @@ def describe(values: pa.Array, field: pa.Field) -> pa.Array:
 
 def has_external(values: pa.Array, field: pa.Field) -> bool:
     """Return whether any of some blobs in memory is at an address."""
-    return _is_v2(field) and len(_parts(values)[1]) > _parts(values)[1].null_count
+    return is_blob_v2(field) and len(blob_parts(values)[1]) > blob_parts(values)[1].null_count
 
 
 def own_bytes(values: pa.Array, field: pa.Field) -> pa.Array:
     """Return the bytes of blobs in memory, none of which is external."""
-    return _parts(values)[0] if _is_v2(field) else values
+    return blob_parts(values)[0] if is_blob_v2(field) else values
 
 
 def with_values(dataset: lance.LanceDataset, rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -155,7 +156,7 @@ def with_values(dataset: lance.LanceDataset, rows: pa.Table, schema: pa.Schema) 
             data = pa.array([value for _, value in found], pa.large_binary())
             if not is_stored.all():
                 data = data.take(pa.array(np.cumsum(is_stored) - 1, mask=~is_stored))
-            column = _as_written(descriptions, data, field)
+            column = _as_written(descriptions, data, field, dataset)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -176,10 +177,37 @@ def batches_with_values(
 
 
 def write_options(schema: pa.Schema) -> dict[str, Any]:
-    """Return the options of Lance for a new data set with blobs of rows that were accepted."""
-    if not any(map(_is_v2, schema)):
-        return {}
-    return {"data_storage_version": "2.2", "allow_external_blob_outside_bases": True}
+    """Return the options of Lance for a write of rows whose external blobs were accepted."""
+    return {"allow_external_blob_outside_bases": True} if any(map(is_blob_v2, schema)) else {}
+
+
+def find_invalid_blob(location: TableLocation | None, values: pa.Array) -> str | None:
+    """Return what is wrong with blobs of version 2; None if nothing is.
+
+    With a ``location``, an external blob must be where files of the table may be.
+    """
+    data, uri, position, size = blob_parts(values)
+    is_external = uri.is_valid()
+    if pc.any(pc.and_(values.is_valid(), pc.equal(data.is_valid(), is_external))).as_py():
+        return "a blob that has not exactly one of data and uri"
+    is_range = position.is_valid()
+    wrong = pc.or_(pc.xor(is_range, size.is_valid()), pc.and_not(is_range, is_external))
+    if pc.any(wrong).as_py() or pc.any(pc.equal(size, 0)).as_py():
+        return "a blob with half a range, an empty one, or one of bytes that are given"
+    try:
+        addresses = pc.unique(uri.drop_null()).to_pylist()
+    except UnicodeDecodeError:
+        return "an address that is not valid UTF-8"
+    for address in addresses:
+        if "://" not in address:
+            return "a blob whose address is not absolute, such as file:///folder/name"
+        if location is not None and not location.allows(address):
+            return (
+                "a blob outside of the table; if it may be read, allow its folder: "
+                "memwal.open(uri, allow_external=[...]), the policy key allow_external, or the "
+                "storage option memwal_allow_external"
+            )
+    return None
 
 
 def _is_in_files(descriptions: pa.Array) -> Mask:
@@ -189,8 +217,10 @@ def _is_in_files(descriptions: pa.Array) -> Mask:
     return np.asarray(present.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _as_written(descriptions: pa.Array, data: pa.Array, field: pa.Field) -> pa.Array:
-    if not _is_v2(field):
+def _as_written(
+    descriptions: pa.Array, data: pa.Array, field: pa.Field, dataset: lance.LanceDataset
+) -> pa.Array:
+    if not is_blob_v2(field):
         return data
     is_external = pc.equal(descriptions.field("kind"), EXTERNAL)
     size = descriptions.field("size")
@@ -198,13 +228,23 @@ def _as_written(descriptions: pa.Array, data: pa.Array, field: pa.Field) -> pa.A
     is_range = pc.and_(is_external, pc.greater(size, 0))
     parts = [
         data,
-        _where(is_external, descriptions.field("blob_uri")),
+        _where(is_external, _addresses(descriptions, dataset)),
         _where(is_range, descriptions.field("position")),
         _where(is_range, size),
     ]
     kind = field.type.storage_type
     storage = pa.StructArray.from_arrays(parts, fields=[*kind], mask=descriptions.is_null())
     return pa.ExtensionArray.from_storage(field.type, storage)
+
+
+def _addresses(descriptions: pa.Array, dataset: lance.LanceDataset) -> pa.Array:
+    """Return absolute addresses: those below a registered base are stored without it."""
+    addresses = descriptions.field("blob_uri")
+    for number, base in dataset.base_paths().items():
+        root = base.path if "://" in base.path else f"file://{base.path}"
+        joined = pc.binary_join_element_wise(root.rstrip("/"), addresses, "/")
+        addresses = pc.if_else(pc.equal(descriptions.field("blob_id"), number), joined, addresses)
+    return addresses
 
 
 def _where(mask: pa.Array, values: pa.Array) -> pa.Array:
@@ -215,7 +255,7 @@ def _size(data: pa.Array) -> pa.Array:
     return pc.binary_length(data).cast(pa.uint64())
 
 
-def _parts(values: pa.ExtensionArray) -> list[pa.Array]:
-    """Return data, address, position and size of blobs; null where the blob is."""
+def blob_parts(values: pa.ExtensionArray) -> list[pa.Array]:
+    """Return data, address, position and size of blobs of version 2; null where the blob is."""
     parts: list[pa.Array] = values.storage.flatten()
     return parts if len(parts) > 2 else [*parts, *(pa.nulls(len(values), pa.uint64()),) * 2]

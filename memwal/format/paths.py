@@ -55,6 +55,10 @@ _GENERATION = re.compile(r"[0-9a-f]{8}_gen_(0|[1-9][0-9]{0,19})")
 _REGION_MARK = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})")
 
 
+BLOB_SUFFIX = ".blob"
+"""End of the name of a file of blobs, in the folder of a generation or of the base table."""
+
+
 def bit_reversed(n: int) -> str:
     """Return the 64 binary digits of ``n``, least significant first.
 
@@ -194,6 +198,11 @@ def generation_dir(region_id: UUID, name: str) -> str:
             "look at the region's newest manifest"
         )
     return f"{region_dir(region_id)}/{name}"
+
+
+def blob_key(region_id: UUID, name: str, file: str, number: int) -> str:
+    """Return the key of a file of blobs beside the data file ``file`` of a generation."""
+    return f"{generation_dir(region_id, name)}/data/{file}/{f'{number:032b}'[::-1]}{BLOB_SUFFIX}"
 
 
 def table_manifest_keys(version: int) -> tuple[str, str]:

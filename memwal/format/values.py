@@ -20,6 +20,9 @@ from memwal.errors import InvalidInputError
 VERSIONS_WITHOUT_NULL_STRUCTS: Final = frozenset({"0.1", "legacy", "2.0"})
 """Lance file versions that cannot store a null struct."""
 
+BLOB_TYPE: Final = "lance.blob.v2"
+"""Name of the Arrow type of blobs of version 2."""
+
 NO_VALUE = "out of Python's range"
 """Shown for a value that Python cannot represent, such as a date after the year 9999."""
 
@@ -27,11 +30,7 @@ _FORBIDDEN_CHARACTERS: Final = frozenset("`.\0")
 _MAPS_SINCE: Final = "2.2"
 _WIDE_INDEX: Final = 32
 _BLOB: Final = b"lance-encoding:blob"
-_BLOB_TYPES: Final = "lance.blob"
 _NO_NESTED_BLOBS: Final = "blobs within another column in unmerged rows"
-_NO_BLOBS_V2: Final = (
-    "blobs of this type in unmerged rows (use large_binary and lance-encoding:blob)"
-)
 _UNSUPPORTED_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pt.is_interval,
     pt.is_decimal32,
@@ -177,6 +176,8 @@ def _why_unstorable(field: pa.Field, version: str, *, is_nested: bool = True) ->
             return _NO_NESTED_BLOBS
         if field.type != pa.large_binary():
             return f"blobs as {field.type} (as large_binary it can)"
+    if not is_nested and getattr(field.type, "extension_name", None) == BLOB_TYPE:
+        return None
     # Types are equal whatever metadata their children have.
     nested = field.type.num_fields or isinstance(field.type, pa.BaseExtensionType)
     judge = _why_type_unstorable if nested else _why_flat_type_unstorable
@@ -187,8 +188,8 @@ def _why_type_unstorable(data_type: pa.DataType, version: str) -> str | None:
     kind = getattr(data_type, "storage_type", data_type)
     if any(is_(kind) for is_ in _UNSUPPORTED_TYPES):
         return f"values of type {kind}"
-    if getattr(data_type, "extension_name", "").startswith(_BLOB_TYPES):
-        return _NO_BLOBS_V2
+    if getattr(data_type, "extension_name", None) == BLOB_TYPE:
+        return _NO_NESTED_BLOBS
     if pt.is_struct(kind) and not kind.num_fields:
         return "structs without a field"
     if pt.is_map(kind) and version < _MAPS_SINCE:

@@ -26,6 +26,7 @@ from memwal.format.wal_layout import (
     encode_applied,
     has_dictionaries,
     has_wide_values,
+    importable,
 )
 
 
@@ -83,7 +84,7 @@ class EntryEncoder:
         data = head.join(messages)
         if not self._is_simple:
             metadata = self._schema.metadata
-            with pa.ipc.open_stream(data, options=ALIGNED) as reader:
+            with pa.ipc.open_stream(importable(data, head.size), options=ALIGNED) as reader:
                 batches = [batch.replace_schema_metadata(metadata) for batch in reader]
             return EncodedEntry(data, tuple(batches))
         buffer = pa.py_buffer(data)

@@ -36,9 +36,11 @@ from memwal.format.wal_layout import (
     SENTINEL,
     WRITER_ID,
     AppliedSteps,
+    blob_folder,
     children_of,
     decode_applied,
     has_wide_values,
+    importable,
 )
 
 _DECIMAL = re.compile(rb"[0-9]{1,20}")
@@ -79,6 +81,7 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
     header = _schema_message_size(view, name)
+    buffer = pa.py_buffer(importable(view, header))
     source = pa.BufferReader(buffer)
     with _torn_if_unreadable(name, "its schema"):
         reader = pa.ipc.open_stream(source)
@@ -124,6 +127,8 @@ class EntryHead:
     is_sentinel: bool
     writer_id: str | None  # as in :class:`WalEntry`
     applied: AppliedSteps  # as in :class:`WalEntry`
+    # Folder of a generation with large blobs of the entry, as Lance's own writer stores them.
+    blob_folder: str | None = None
 
 
 def decode_head(data: bytes, *, name: str) -> EntryHead | int:
@@ -139,13 +144,14 @@ def decode_head(data: bytes, *, name: str) -> EntryHead | int:
     if size > len(data):
         return size
     with _torn_if_unreadable(name, "its schema"):
-        schema = pa.ipc.read_schema(pa.py_buffer(data[:size]))
+        schema = pa.ipc.read_schema(pa.py_buffer(importable(data[:size], size)))
     metadata: dict[bytes, bytes] = schema.metadata or {}
     return EntryHead(
         writer_epoch=_metadata_number(metadata, EPOCH, name) or 0,
         is_sentinel=metadata.get(SENTINEL) == b"true",
         writer_id=_metadata_text(metadata, WRITER_ID, name),
         applied=_applied(metadata, name),
+        blob_folder=blob_folder(metadata),
     )
 
 

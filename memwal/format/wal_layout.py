@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
+from memwal.format.paths import parse_generation_name
 from memwal.util.safe_json import read_json
 
 EPOCH = b"writer_epoch"
@@ -46,6 +47,28 @@ MAX_U64 = (1 << 64) - 1
 # A stream aligns its buffers to 8 bytes only, and Lance panics at 16-byte values that are not
 # aligned to 16. Arrow's "data type specific" alignment stops at 8 too.
 ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
+
+
+# Lance logs blobs of its version 2 under the name of a type whose values have another form. Arrow
+# reads such a stream only if the key of that name is another one, of the same length.
+_BLOB = b"lance.blob.v2"
+_TYPE_KEY = b"ARROW:extension:name"
+LOGGED_TYPE_KEYS = (_TYPE_KEY, _TYPE_KEY.lower())
+"""Keys of the metadata of a field that may have the name of its type in the log."""
+
+
+def importable(data: bytes | memoryview, header: int) -> bytes | memoryview:
+    """Return a stream that Arrow can read; ``header`` bytes of ``data`` are its schema message."""
+    schema = bytes(memoryview(data)[:header])
+    if _BLOB not in schema:
+        return data
+    return schema.replace(*LOGGED_TYPE_KEYS) + memoryview(data)[header:]
+
+
+def blob_folder(metadata: Mapping[bytes, bytes] | None) -> str | None:
+    """Return the folder of a generation in which large blobs of an entry are; None if none are."""
+    folder = (metadata or {}).get(b"mem_wal_target_generation_dir", b"").decode(errors="replace")
+    return folder if parse_generation_name(folder) is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.format.values import NO_VALUE
+from memwal.format.values import BLOB_TYPE, NO_VALUE, is_binary, is_text
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Converts an array, or raises one of :data:`CAST_ERRORS`."""
@@ -61,6 +61,8 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return lambda array: pa.nulls(len(array), target)
     if isinstance(source, pa.BaseExtensionType):
         return _chain(lambda array: array.storage, plan_cast(source.storage_type, target))
+    if getattr(target, "extension_name", None) == BLOB_TYPE and not pt.is_struct(source):
+        return _plan_blob(source, target)
     if isinstance(target, pa.BaseExtensionType):
         wrap = pa.ExtensionArray.from_storage
         return _chain(plan_cast(source, target.storage_type), lambda array: wrap(target, array))
@@ -75,6 +77,24 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
     if pt.is_struct(source):
         return _plan_struct(source, target) if pt.is_struct(target) else None
     return _plan_leaf(source, target)
+
+
+def _plan_blob(source: pa.DataType, target: pa.BaseExtensionType) -> Cast | None:
+    """Return the cast of binary data to blobs, and of texts to blobs at these addresses."""
+    if not (is_binary(source) or is_text(source)):
+        return None
+    name = "uri" if is_text(source) else "data"
+
+    def cast(array: pa.Array) -> pa.Array:
+        parts = [
+            array.cast(field.type) if field.name == name else pa.nulls(len(array), field.type)
+            for field in target.storage_type
+        ]
+        fields = [*target.storage_type]
+        storage = pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+        return pa.ExtensionArray.from_storage(target, storage)
+
+    return cast
 
 
 def cast_column(name: str, cast: Cast, array: pa.Array, target: pa.DataType, row: int) -> pa.Array:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from memwal.base_table.blobs import find_invalid_blob, is_blob_v2
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import TOMBSTONE
@@ -24,7 +25,10 @@ from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
 from memwal.inputs.dictionaries import to_dictionaries
 from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
+from memwal.lsm.logged_blobs import log_schema, to_logged
 from memwal.region.rows import align_rows, stored_schema
+from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore
 from memwal.util.arrays import Mask
 
 # Up to this many values, converting them to Python is cheaper than releasing the GIL.
@@ -45,8 +49,9 @@ class RowSchema:
     key are nullable in them even if the base table's are not, since a deleted row has only its key.
     ``schema`` is that of the base table, with field ids. Without ``null_structs`` the table's files
     cannot store null structs. ``logged`` is the schema with the types that log entries have, if
-    these differ: see :mod:`memwal.inputs.dictionaries`. ``unusable`` are
-    columns of the table that stored rows do not have.
+    these differ: see :mod:`memwal.inputs.dictionaries` and :mod:`memwal.lsm.logged_blobs`.
+    ``unusable`` are columns of the table that stored rows do not have. External blobs must be where
+    files of the table at ``location`` may be.
     """
 
     def __init__(
@@ -57,10 +62,12 @@ class RowSchema:
         null_structs: bool = True,
         logged: pa.Schema | None = None,
         unusable: Collection[str] = (),
+        location: TableLocation | None = None,
     ) -> None:
         self.base_schema = schema
         self.unusable = frozenset(unusable)
         self._null_structs = null_structs
+        self._location = location
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
         # Schema of the log entries, if it has other types.
@@ -72,13 +79,22 @@ class RowSchema:
     @classmethod
     def of(cls, base: BaseTable) -> RowSchema:
         """Return the schema of the stored rows of a table version."""
+        logged = log_schema(base.stored_schema)
+        if logged is None and base.stored is not base.dataset:
+            logged = base.stored_schema
         return cls(
             base.identified_schema,
             base.primary_key,
             null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
-            logged=None if base.stored is base.dataset else base.stored_schema,
+            logged=logged,
             unusable=base.unusable,
+            location=base.location,
         )
+
+    @property
+    def store(self) -> ObjectStore | None:
+        """Store of the table; None for rows of no table."""
+        return None if self._location is None else self._location.store
 
     def convert_upserts(self, data: Rows) -> list[pa.RecordBatch]:
         """Convert whole rows to stored rows. Empty batches are dropped.
@@ -201,7 +217,7 @@ class RowSchema:
             if not field.nullable:
                 for number in upserts[_null_mask(values)]:
                     problems.setdefault(int(number), f"column {field.name} is null and may not be")
-            for check in _checks_for(field, null_structs=True):
+            for check in _checks_for(field, None, null_structs=True):
                 if check(values) is None:
                     continue
                 for index, number in enumerate(upserts):
@@ -250,7 +266,7 @@ class RowSchema:
             checks=tuple(
                 (number, checks)
                 for number, field in enumerate(fields)
-                if (checks := _checks_for(field, null_structs=self._null_structs))
+                if (checks := _checks_for(field, self._location, null_structs=self._null_structs))
             ),
             is_identity=sources == list(range(len(schema))) and not any(casts),
         )
@@ -285,7 +301,8 @@ class RowSchema:
         if self.logged is not None:
             logged = pa.schema([self.logged.field(name) for name in plan.schema.names])
             for _, columns in converted:
-                to_dictionaries(pa.RecordBatch.from_arrays(columns, schema=plan.schema), logged)
+                rows = pa.RecordBatch.from_arrays(columns, schema=plan.schema)
+                to_dictionaries(to_logged(rows), logged)
         return converted
 
     def _check_names(self, names: Sequence[str]) -> None:
@@ -362,8 +379,12 @@ def _misfit(plan: _ConversionPlan, given: pa.Table | pa.RecordBatch) -> InvalidI
     return misfit(field.name, row, column[row], field.type)
 
 
-def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[ValueCheck, ...]:
+def _checks_for(
+    field: pa.Field, location: TableLocation | None, *, null_structs: bool
+) -> tuple[ValueCheck, ...]:
     """Return the checks that the values of a column need; none for most types."""
+    if is_blob_v2(field):
+        return (partial(find_invalid_blob, location),)
     checks: list[ValueCheck] = []
     if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
         checks.append(_find_invalid_utf8)

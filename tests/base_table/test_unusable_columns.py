@@ -23,7 +23,6 @@ from memwal.region.manifest_store import RegionManifestStore
 _BLOB = pa.field("image", pa.large_binary(), metadata={b"lance-encoding:blob": b"true"})
 FIELDS = {
     "blob": pa.field("extra", pa.struct([_BLOB])),
-    "blob of version 2": lance.blob_field("extra"),
     "vector of texts": pa.field("extra", pa.list_(pa.string(), 2)),
 }
 COLUMNS = ["id", "n", "text"]

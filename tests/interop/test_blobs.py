@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ from tests.support.data.blobs import (
 
 _KINDS = pytest.mark.parametrize("kind", [MARKED, V2])
 _COUNT = len(VALUES)
+_AT_ONCE: Any = {
+    "dry_run": False,
+    "grace_seconds": 0,
+    "orphan_grace_seconds": 0,
+    "retention_seconds": 0,
+    "version_retention_seconds": 0,
+}
 
 
 def _plain(kind: str, uri: Path, *, key: bool = True) -> memwal.Table:
@@ -100,12 +108,8 @@ def test_jobs_keep_the_blobs_of_a_plain_table(tmp_path: Path, kind: str) -> None
     assert len(lance.dataset(table.uri).get_fragments()) == 1
     assert stored(table.uri) == expected
     assert not table.verify().findings
-    table.collect_garbage()
+    table.collect_garbage(**_AT_ONCE)
     assert stored(table.uri) == expected
-
-
-# Kinds that unmerged rows can have.
-_LOGGED = pytest.mark.parametrize("kind", [MARKED])
 
 
 def _create(kind: str, uri: Path) -> memwal.Table:
@@ -138,7 +142,7 @@ def _scanned(queries: memwal.queries.Queries) -> dict[int, bytes | None]:
     return dict(zip(rows.column("id").to_pylist(), rows.column("image").to_pylist(), strict=True))
 
 
-@_LOGGED
+@_KINDS
 def test_rows_are_read_wherever_they_are(tmp_path: Path, kind: str) -> None:
     table = _create(kind, tmp_path / "t.lance")
     ids = range(_COUNT)
@@ -166,7 +170,7 @@ def test_rows_are_read_wherever_they_are(tmp_path: Path, kind: str) -> None:
     assert stored(table.uri) == expected
 
 
-@_LOGGED
+@_KINDS
 def test_the_newest_blob_of_each_key_is_merged(tmp_path: Path, kind: str) -> None:
     table = _create(kind, tmp_path / "t.lance")
     with table.writer() as writer:
@@ -190,7 +194,7 @@ def test_the_newest_blob_of_each_key_is_merged(tmp_path: Path, kind: str) -> Non
     assert not table.verify().findings
 
 
-@_LOGGED
+@_KINDS
 def test_lance_replays_and_flushes_what_memwal_logged(tmp_path: Path, kind: str) -> None:
     table = _create(kind, tmp_path / "t.lance")
     writer = table.writer()
@@ -206,7 +210,7 @@ def test_lance_replays_and_flushes_what_memwal_logged(tmp_path: Path, kind: str)
     assert not table.verify().findings
 
 
-@_LOGGED
+@_KINDS
 def test_memwal_replays_and_flushes_what_lance_logged(tmp_path: Path, kind: str) -> None:
     table = _create(kind, tmp_path / "t.lance")
     native = _put_by_lance(table, rows(kind, range(_COUNT), VALUES, key=False), close=False)
@@ -223,7 +227,7 @@ def test_memwal_replays_and_flushes_what_lance_logged(tmp_path: Path, kind: str)
         native.put(rows(kind, [10], [b"late"], key=False).cast(lance.dataset(table.uri).schema))
 
 
-@_LOGGED
+@_KINDS
 def test_a_generation_is_as_lance_flushes_it(tmp_path: Path, kind: str) -> None:
     ours, theirs = (_create(kind, tmp_path / name) for name in ("ours.lance", "theirs.lance"))
     given = rows(kind, range(_COUNT), VALUES, key=False)
@@ -236,7 +240,7 @@ def test_a_generation_is_as_lance_flushes_it(tmp_path: Path, kind: str) -> None:
         dataset = lance.dataset(generation)
         rows_of = dataset.to_table()
         data = sorted(path.stat().st_size for path in (generation / "data").rglob("*.blob"))
-        flushed.append((dataset.schema.types, rows_of, stored(generation), data))
+        flushed.append((dataset.schema.names, rows_of, stored(generation), data))
     assert flushed[0] == flushed[1]
 
 
@@ -246,3 +250,121 @@ def test_what_cannot_have_blobs_is_refused(tmp_path: Path) -> None:
     for refused, name in ((keyed, "id"), (nested, "s")):
         with pytest.raises(InvalidInputError, match=name):
             memwal.create(tmp_path / "t.lance", refused, primary_key=["id"])
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> str:
+    """A folder with a file of ten digits."""
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "digits").write_bytes(b"0123456789")
+    return f"file://{tmp_path}/media"
+
+
+def test_external_blobs_stay_where_they_are(tmp_path: Path, media: str) -> None:
+    created = _create(V2, tmp_path / "t.lance")
+    whole = lance.Blob.from_uri(f"{media}/digits")
+    part = lance.Blob.from_uri(f"{media}/digits", position=2, size=3)
+    given = rows(V2, range(3), [whole, part, b"own"], key=False)
+    with created.writer() as writer, pytest.raises(InvalidInputError, match="allow_external"):
+        writer.upsert(given)
+    table = memwal.open(created.uri, allow_external=[media])
+    expected = {0: b"0123456789", 1: b"234", 2: b"own"}
+    kinds = {0: (3, 0, whole.uri), 1: (3, 3, part.uri), 2: (0, 3, "")}
+
+    def check(queries: memwal.queries.Queries) -> None:
+        described = queries.scan().to_table().to_pylist()
+        images = {row["id"]: row["image"] for row in described}
+        assert {
+            key: (image["kind"], image["size"], image["blob_uri"]) for key, image in images.items()
+        } == kinds
+        assert _scanned(queries) == expected
+        assert _taken(queries, expected) == expected
+
+    with table.writer() as writer:
+        writer.upsert(given)
+        check(writer)
+        writer.flush()
+        check(writer)
+        # The address is kept, and not followed.
+        writer.upsert(pa.table({"id": [1], "n": [10]}), partial=True)
+        check(table.fresh())
+    table.merge()
+    check(table)
+    assert not table.verify().findings
+    writer = table.writer()
+    writer.upsert(pa.table({"id": [0], "n": [20]}), partial=True)
+    writer.abort()
+    _put_by_lance(table, rows(V2, [7], [part], key=False))
+    expected[7], kinds[7] = b"234", kinds[1]
+    check(table)
+    table.merge()
+    check(table)
+    table.compact(min_fragments=2)
+    check(table)
+    assert {row["id"]: row["n"] for row in table.scan().to_table().to_pylist()}[0] == 20
+
+
+def _blob(**parts: Any) -> pa.Array:
+    names = [field.name for field in lance.blob_field("x").type.storage_type]
+    storage = pa.array([{name: parts.get(name) for name in names}], _STORAGE)
+    return pa.ExtensionArray.from_storage(lance.blob_field("x").type, storage)
+
+
+_STORAGE = lance.blob_field("x").type.storage_type
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        _blob(),
+        _blob(data=b"a", uri="file:///a"),
+        _blob(uri="digits"),
+        _blob(uri="/etc/passwd"),
+        _blob(uri="http://host/digits"),
+        _blob(uri="file:///a", position=1),
+        _blob(uri="file:///a", position=1, size=0),
+        _blob(data=b"a", position=0, size=1),
+    ],
+    ids=str,
+)
+def test_blobs_that_no_flush_could_write_are_refused(tmp_path: Path, wrong: pa.Array) -> None:
+    _create(V2, tmp_path / "t.lance")
+    table = memwal.open(tmp_path / "t.lance", allow_external=["file:///a"])
+    given = rows(V2, [1], [b""], key=False).set_column(1, "image", wrong)
+    with table.writer() as writer, pytest.raises(InvalidInputError, match="image"):
+        writer.upsert(given)
+
+
+def test_bytes_and_addresses_become_blobs(tmp_path: Path, media: str) -> None:
+    _create(V2, tmp_path / "t.lance")
+    table = memwal.open(tmp_path / "t.lance", allow_external=[media])
+    with table.writer() as writer:
+        writer.upsert([{"id": 1, "image": b"bytes", "n": 1}, {"id": 2, "image": None, "n": 2}])
+        writer.upsert({"id": [3], "image": [f"{media}/digits"], "n": [3]})
+    assert _scanned(table) == {1: b"bytes", 2: None, 3: b"0123456789"}
+
+
+def test_large_blobs_that_lance_has_logged(tmp_path: Path) -> None:
+    """Their bytes are in the folder of a generation that no manifest names."""
+    table = _create(V2, tmp_path / "t.lance")
+    given = {number: bytes([number]) * 30_000 * number for number in range(1, 4)}
+    native = _put_by_lance(table, rows(V2, given, [*given.values()], key=False), close=False)
+    assert _scanned(table.fresh()) == given
+    copy = table.copy_to(tmp_path / "copy.lance")
+    assert copy.warnings == ()
+    assert _scanned(memwal.open(tmp_path / "copy.lance").fresh()) == given
+    (folder,) = (Path(table.uri) / "_mem_wal").glob("*/*_gen_*")
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+    table.collect_garbage(**_AT_ONCE)
+    assert _scanned(table.fresh()) == given
+    with table.writer() as writer:
+        writer.upsert(rows(V2, [9], [b"memwal"], key=False))
+    table.merge()
+    expected = {**given, 9: b"memwal"}
+    assert stored(table.uri) == expected
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+    table.collect_garbage(**_AT_ONCE)
+    assert not folder.exists()
+    del native

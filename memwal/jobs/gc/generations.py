@@ -25,16 +25,21 @@ from uuid import UUID
 from memwal.base_table.region_marks import UNMARKED, raise_marks, read_mark
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import (
+    BLOB_SUFFIX,
     BLOOM_FILTER_NAME,
     ORPHAN_MARK_NAME,
     generation_dir,
     parse_generation_name,
+    parse_wal_name,
+    wal_dir,
 )
 from memwal.format.region_manifest import INCARNATION_NUMBERS, RegionManifest
+from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.gc.collector import Extent, RegionState, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
 from memwal.jobs.gc.pins import Pin, Why
+from memwal.lsm.wal.log import read_head
 from memwal.storage.object_store import ObjectStore
 
 
@@ -207,6 +212,9 @@ def collect_orphans(region: RegionState) -> Iterator[Decision]:
         elif extent.youngest + age > context.now:
             message = "no manifest names it, and a flush may still be writing it"
             why = Reason.TOO_YOUNG, message, extent.youngest + age
+        elif _has_logged_blobs(region, folder):
+            message = "it has blobs of rows that are not flushed"
+            why = Reason.REPLAY, message, None
         else:
             message = "no manifest ever named it, and its objects are older than the minimum age"
             why = Reason.UNNEEDED, message, None
@@ -215,6 +223,25 @@ def collect_orphans(region: RegionState) -> Iterator[Decision]:
             folder.key,
             partial(_delete_orphan, region, folder),
         )
+
+
+def _has_logged_blobs(region: RegionState, folder: _Folder) -> bool:
+    """Return whether entries that a claim would replay have blobs in a folder.
+
+    Lance's own writer stores large blobs before the entry that names them. If it pauses in between
+    for longer than the age of an orphan, the blobs are gone when it appends the entry: a replay
+    then fails and names them.
+    """
+    if not any(info.key.endswith(BLOB_SUFFIX) for info in region.store.list(folder.key)):
+        return False
+    names = (info.key.rpartition("/")[2] for info in region.store.list(wal_dir(region.region_id)))
+    after = region.history.latest.replay_after
+    positions = [at for at in map(parse_wal_name, names) if at is not None and at > after]
+    try:
+        heads = (read_head(region.store, region.region_id, position) for position in positions)
+        return any(head.blob_folder == folder.name for head in heads)
+    except TornEntryError:
+        return True
 
 
 def _delete_orphan(region: RegionState, folder: _Folder) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
+from memwal.base_table.blobs import write_options
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import MemWalError
 from memwal.inputs.dictionaries import divide_by_values
@@ -203,6 +204,7 @@ def _write(
                     base.stored,
                     mode="append",
                     storage_options=base.location.lance_options(),
+                    **write_options(base.schema),
                 )
             ]
     except MemWalError:

@@ -32,10 +32,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
+from memwal.base_table.blobs import is_blob_v2
 from memwal.base_table.named_files import StoredObject, find_bad_files, refuse, stored_objects
 from memwal.base_table.refs import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks, write_marks
@@ -52,6 +54,7 @@ from memwal.errors import (
 from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.lance_manifest import without_base_paths
 from memwal.format.paths import (
+    BLOB_SUFFIX,
     generation_dir,
     manifest_key,
     parse_wal_name,
@@ -59,10 +62,11 @@ from memwal.format.paths import (
     wal_key,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.job import JobResult
 from memwal.jobs.progress import NO_METER, Meter, ProgressOption, Report, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
-from memwal.lsm.wal.log import lost_log_error, survey_log
+from memwal.lsm.wal.log import lost_log_error, read_head, survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
@@ -154,7 +158,10 @@ def _copy(
     manifests = read_manifests(source.store)
     check_regions(base, marks, manifests)
     regions = [_plan_region(base, manifest) for manifest in manifests.values()]
-    region_keys = (key for region in regions for key in _region_keys(source.store, region))
+    has_blobs = any(map(is_blob_v2, base.schema))
+    region_keys = (
+        key for region in regions for key in _region_keys(source.store, region, has_blobs=has_blobs)
+    )
     objects = stored_objects(base)
     objects |= {key: StoredObject(source.store, key) for key in region_keys}
     meter: Meter = NO_METER
@@ -218,7 +225,8 @@ def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
     return _Region(replace(manifest, flushed=pending), range(first, survey.tip))
 
 
-def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
+def _region_keys(store: ObjectStore, region: _Region, *, has_blobs: bool) -> Iterator[str]:
+    """Yield the objects of a region; ``has_blobs`` if its log may name blobs outside of it."""
     region_id = region.manifest.region_id
     for flushed in region.manifest.flushed:
         files = [info.key for info in store.list(generation_dir(region_id, flushed.path))]
@@ -228,8 +236,16 @@ def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
                 "verify before you copy the table"
             )
         yield from files
+    folders: set[str | None] = set()
     for position in region.log:
         yield wal_key(region_id, position)
+        # The newest entry may be torn: then it has no rows.
+        with suppress(TornEntryError):
+            folders.add(read_head(store, region_id, position).blob_folder if has_blobs else None)
+    folders -= {flushed.path for flushed in region.manifest.flushed}
+    for folder in filter(None, folders):
+        stored = store.list(generation_dir(region_id, folder))
+        yield from (info.key for info in stored if info.key.endswith(BLOB_SUFFIX))
     for info in store.list(abandoned_dir(region_id)):
         yield info.key
 

@@ -24,6 +24,7 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
+from memwal.base_table.blobs import write_options
 from memwal.base_table.named_files import (
     BadFile,
     check_new_files,
@@ -90,6 +91,7 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRowStream) -> lance.Lan
             max_rows_per_file=_MAX_ROWS,
             max_bytes_per_file=_MAX_BYTES,
             **lance_arguments,
+            **write_options(stored),
         )
     ]
     schema = _schema_with_base_ids(base)

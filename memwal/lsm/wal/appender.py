@@ -12,6 +12,7 @@ from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import AppliedSteps, newest_steps
 from memwal.inputs.dictionaries import to_dictionaries
+from memwal.lsm.logged_blobs import from_logged, no_file, to_logged
 from memwal.lsm.wal.claim import Claim
 from memwal.lsm.wal.log import put_entry
 from memwal.region.rows import align_rows
@@ -50,9 +51,9 @@ class LogAppender:
     ``start_check`` starts the check of each append that the table still has the writer's region
     spec, and returns the call that waits for it, see :mod:`memwal.base_table.spec_in_force`.
     ``logged`` is the schema of the rows in the entries, if it has other types than ``schema``: see
-    :mod:`memwal.inputs.dictionaries`. ``convert`` converts a foreign entry, with its position, to
-    stored rows, and raises CorruptDataError if that is impossible. The seconds of ``clock`` include
-    time that the machine is suspended.
+    :mod:`memwal.inputs.dictionaries` and :mod:`memwal.lsm.logged_blobs`. ``convert`` converts a
+    foreign entry, with its position, to stored rows, and raises CorruptDataError if that is
+    impossible. The seconds of ``clock`` include time that the machine is suspended.
 
     Foreign rows are copied into our next entry, and are in the log twice. Without ``has_keys`` they
     would count twice, and are not copied where every replay takes them from the foreign entry:
@@ -128,10 +129,12 @@ class LogAppender:
             kept += self._convert(position, taken)
         rows = [*copied, *batches]
         if self._logged is not None:
-            rows = [part for batch in rows for part in to_dictionaries(batch, self._logged)]
+            logged = map(to_logged, rows)
+            rows = [part for batch in logged for part in to_dictionaries(batch, self._logged)]
         entry = self._encoder.encode(rows, generation=generation, applied=applied)
         if self._logged is not None:
-            plain = (align_rows(pa.Table.from_batches([b]), self._schema) for b in entry.batches)
+            stored = (from_logged(batch, no_file) for batch in entry.batches)
+            plain = (align_rows(pa.Table.from_batches([b]), self._schema) for b in stored)
             entry = EncodedEntry(entry.data, tuple(b for t in plain for b in t.to_batches()))
         if replayed:
             entry = EncodedEntry(entry.data, (*replayed, *entry.batches))

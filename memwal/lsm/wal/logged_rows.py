@@ -17,6 +17,7 @@ import pyarrow as pa
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.paths import wal_key
 from memwal.format.wal_entry import WalEntry
+from memwal.lsm.logged_blobs import blob_reader, from_logged
 from memwal.lsm.row_schema import RowSchema
 from memwal.region.rows import check_known_columns
 
@@ -68,7 +69,12 @@ def split_entry(
     """
     check_known_columns(entry.schema, row_schema.schema, name=wal_key(region_id, position))
     try:
-        batches = [rows for batch in entry.batches for rows in row_schema.convert_logged(batch)]
+        read = blob_reader(row_schema.store, region_id, entry.schema.metadata)
+        batches = [
+            rows
+            for batch in entry.batches
+            for rows in row_schema.convert_logged(from_logged(batch, read))
+        ]
     except InvalidInputError as error:
         raise CorruptDataError(
             f"entry {position} of the log of region {region_id} ({wal_key(region_id, position)}) "

@@ -16,7 +16,7 @@ import lance
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from memwal.base_table.blobs import blob_names, with_values, write_options
+from memwal.base_table.blobs import blob_names, is_blob_v2, with_values, write_options
 from memwal.base_table.region_marks import UNMARKED
 from memwal.base_table.required_regions import region_error
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
@@ -222,7 +222,11 @@ def _in_memory(base: BaseTable, rows: pa.Table) -> lance.LanceDataset:
 def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
     """Write rows into a data set of one file, where the row address of each is its number."""
     return lance.write_dataset(
-        rows, "memory://", max_rows_per_file=_ROWS_OF_ONE_FILE, **write_options(rows.schema)
+        rows,
+        "memory://",
+        max_rows_per_file=_ROWS_OF_ONE_FILE,
+        data_storage_version="2.2" if any(map(is_blob_v2, rows.schema)) else None,
+        **write_options(rows.schema),
     )
 
 
