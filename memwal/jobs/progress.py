@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from memwal.boundary.text import size
 from memwal.errors import ArgumentTypeError
+from memwal.util.memory import bound_free_memory
 from memwal.util.optional_deps import requires_extra
 
 Task = TypeVar("Task")
@@ -145,6 +146,8 @@ def run_tasks(
 
 
 def _metered(function: Callable[[Task], Result], meter: Meter, unit: Unit, task: Task) -> Result:
+    # In the process of the worker.
+    bound_free_memory()
     result = function(task)
     meter.advance(_amount(task, unit))
     return result

@@ -120,6 +120,12 @@ def malloc_trim() -> CFunction | None:
 
 
 @functools.cache
+def mallopt() -> CFunction | None:
+    """Return ``mallopt(3)``; None with another C library."""
+    return _c_function("mallopt", [ctypes.c_int, ctypes.c_int])
+
+
+@functools.cache
 def open_files() -> str | None:
     """Return the folder with a link for each open descriptor of this process; None without it.
 

@@ -50,7 +50,7 @@ POSIX = {
 }
 """What POSIX has, and other systems do not."""
 
-C_CALLS = ("syncfs", "sync_file_range", "statfs", "statx", "malloc_trim", "prctl")
+C_CALLS = ("syncfs", "sync_file_range", "statfs", "statx", "malloc_trim", "mallopt", "prctl")
 FULL_SYNC = 51
 
 

@@ -6,6 +6,8 @@ import itertools
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -414,6 +416,43 @@ def test_wide_rows_are_rewritten_until_their_fragment_is_full(tmp_path: Path) ->
     sizes = fragment_sizes(table.base())
     assert (sizes.stored[:-1] >= target).all()
     assert sizes.rows.sum() == 40
+
+
+_COMPACT_IN_A_CHILD = """
+import sys
+from pathlib import Path
+import memwal
+
+def memory(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
+
+table = memwal.open(sys.argv[1])
+table.status()
+Path("/proc/self/clear_refs").write_text("5")
+before = memory("VmRSS")
+table.compact()
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+def test_rows_of_a_wide_fragment_are_not_all_in_memory(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("value", pa.large_binary())])
+    batches = (
+        pa.record_batch([range(at, at + 8), [os.urandom(1 << 20)] * 8], schema=schema)
+        for at in range(0, 480, 8)
+    )
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    lance.write_dataset(reader, str(tmp_path / "wide")).delete("id % 5 = 0")
+    child = subprocess.run(
+        [sys.executable, "-c", _COMPACT_IN_A_CHILD, str(tmp_path / "wide")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert memwal.open(str(tmp_path / "wide")).status().deleted_rows == 0
+    assert int(child.stdout) << 10 < 300 << 20
 
 
 def test_fragments_that_became_much_smaller_are_joined_in_the_same_run(tmp_path: Path) -> None:
