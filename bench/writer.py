@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "replay": memory.replaying,
     "flush-cpu": processor_time.flushes,
     "replay-cpu": processor_time.replays,
+    "append-cpu": processor_time.appends,
 }
 
 

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -22,6 +23,7 @@ _ROWS_PER_REGION = 160
 _ENTRIES = 10_000
 _ROWS_PER_ENTRY = 10
 _ROUNDS = 5
+_BATCH = 1_000
 
 
 def flushes(folder: Path, rows: int) -> Iterator[Line]:
@@ -52,6 +54,39 @@ def flushes(folder: Path, rows: int) -> Iterator[Line]:
         rival=Rival.LANCE,
         target=Target(4.0),
         note="with key index, Bloom filter, manifest and checks of the files; synced",
+    )
+
+
+def appends(folder: Path, rows: int) -> Iterator[Line]:
+    """Appends of 1,000 rows without a key, and their flush, beside upserts of the same rows."""
+    batch = min(_BATCH, rows)
+    calls = max(rows // batch // _ROUNDS, 1)
+    batches = [tables.narrow_rows(batch, number * batch) for number in range(calls)]
+    samples: dict[str, list[float]] = {"append": [], "upsert": []}
+    with (
+        tables.open_ours(tables.create_narrow(folder / "none", primary_key=None)) as plain,
+        tables.open_ours(tables.create_narrow(folder / "keyed")) as keyed,
+    ):
+        writes = {"append": (plain, plain.append), "upsert": (keyed, keyed.upsert)}
+        for round_ in range(rounds_of(_ROUNDS) + 1):
+            for name, (writer, write) in writes.items():
+
+                def write_all(writer: Any = writer, write: Any = write) -> None:
+                    for rows_ in batches:
+                        write(rows_)
+                    writer.flush()
+
+                samples[name] += [_processor_seconds(write_all)] * bool(round_)
+    yield Line(
+        name="append-cpu",
+        what=f"{calls} appends of {batch:,} rows without a primary key, and their flush",
+        ours=Figure.of(samples["append"]),
+        other=Figure.of(samples["upsert"]),
+        unit="s of a processor",
+        against="upserts of the same rows",
+        rival=Rival.OURS,
+        target=Target(1.0),
+        note="durable, one region",
     )
 
 

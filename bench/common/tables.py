@@ -39,14 +39,20 @@ _SUB_VECTORS = 16
 _TRAINING_ROWS = 5_000
 
 
-def create_narrow(path: Path | str, *, buckets: int | None = None, **options: Any) -> memwal.Table:
+def create_narrow(
+    path: Path | str,
+    *,
+    buckets: int | None = None,
+    primary_key: str | None = "id",
+    **options: Any,
+) -> memwal.Table:
     """Make a table without indexes, of one region or of several buckets."""
     spec = (
         memwal.RegionSpec.unsharded()
         if buckets is None
         else memwal.RegionSpec.bucket("id", buckets)
     )
-    return memwal.create(str(path), NARROW, primary_key=["id"], region_spec=spec, **options)
+    return memwal.create(str(path), NARROW, primary_key=primary_key, region_spec=spec, **options)
 
 
 def create_wide(path: Path | str, *, indexed: bool) -> memwal.Table:
