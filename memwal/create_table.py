@@ -145,7 +145,8 @@ def enable(
         created later. Index builds extend the other indexes of the table as well.
     primary_key : str or sequence of str, optional
         Key columns, for a table whose schema has no primary key yet. Columns that may hold nulls
-        are made non-nullable. ``()`` enables MemWAL without a key: see :func:`create`.
+        are made non-nullable. ``()`` enables MemWAL without a key: see :func:`create`. LanceDB
+        0.40 refuses to query such a table.
 
     Raises
     ------

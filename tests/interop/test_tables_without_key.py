@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import lance
+import lancedb
 import pyarrow as pa
 import pytest
 from lance.mem_wal import ShardWriter
@@ -240,6 +241,29 @@ def _keyed(path: Path) -> Path:
     schema = SCHEMA.set(0, pa.field("at", pa.int64(), False, metadata=declared))
     lance.write_dataset(rows(1).cast(schema), path)
     return path
+
+
+class TestLanceDB:
+    """Its queries refuse such a table; its writes beside the log count like Lance's own."""
+
+    def test_appends_deletes_and_optimizes_beside_the_log(self, table: memwal.Table) -> None:
+        path = Path(table.uri)
+        opened = lancedb.connect(path.parent).open_table(path.stem)
+        table.append(rows(1, 1))
+        opened.add(rows(1, 2))
+        table.merge()
+        opened.optimize()
+        table.append(rows(2))
+        assert Counter(moments(table)) == Counter([1, 1, 1, 2, 2])
+        opened.checkout_latest()
+        assert opened.count_rows() == 4
+        opened.delete("at = 1")
+        table.merge()
+        assert moments(table) == [2, 2]
+        assert table.verify(deep=True).findings == ()
+        # Once this fails, docs/writer.md can say so.
+        with pytest.raises(ValueError, match="primary key"):
+            opened.search().to_arrow()
 
 
 class TestFencedWriters:
