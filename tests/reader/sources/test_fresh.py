@@ -29,7 +29,7 @@ from support.data.tables import (
 from support.faults.between_calls import away_between, moments_away
 from support.faults.collecting import DAY, collect
 from support.oracles import native
-from support.stores.faulty_store import WAL, FaultyStores
+from support.stores.faulty_store import WAL, FaultyStore, FaultyStores
 
 import memwal
 from memwal.base_table.snapshot import open_base
@@ -617,8 +617,10 @@ def test_a_process_that_is_paused_before_it_reads_an_entry(
 ) -> None:
     """Meanwhile the entry is flushed, merged and collected, and all manifests since are trimmed.
 
-    The process has the base table as it was, and finds neither the entry nor a newer manifest.
+    The process has the base table as it was, and finds neither the entry nor a newer manifest. An
+    object store does not tell it that its own manifest is gone too.
     """
+    monkeypatch.setattr(FaultyStore, "is_absent", lambda *_, **__: True)
     paused = [0.0]
     real = manifest_store.boot_seconds
     for module in (manifest_store, log_tails, plan, follow):

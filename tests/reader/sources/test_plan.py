@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -168,6 +169,18 @@ def test_rows_of_a_memtable_that_another_writer_flushed_are_left_out(
     assert state(reader) == {1: 10}
     assert state(reader.lookup(keys(1, 2)).to_table()) == {1: 10}
     fenced.abort()
+
+
+def test_rows_that_a_writer_flushed_since_they_were_taken_count_once(tmp_path: Path) -> None:
+    """Without a key, no reader could see that a row of a MemTable and of a generation is one."""
+    schema = pa.schema([("n", pa.int64())])
+    table = memwal.create(tmp_path / "t.lance", schema, primary_key=None)
+    with table.writer() as writer:
+        writer.append({"n": [1, 2]})
+        taken = writer.claims()
+        writer.flush()
+        scan = Scan(lambda: collect_sources(table.location, taken))
+        assert sorted(scan.to_table().column("n").to_pylist()) == [1, 2]
 
 
 def test_planning_reads_no_rows_of_generations(table: memwal.Table) -> None:
