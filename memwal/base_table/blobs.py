@@ -33,7 +33,7 @@ a row that is in no file yet has position 0.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Literal, get_args
 
 import lance
@@ -42,6 +42,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.format.paths import BLOB_SUFFIX
 from memwal.format.values import BLOB_TYPE, single_array
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask
@@ -53,6 +54,9 @@ EXTERNAL: Final = 3
 """Kind of a blob that is at an address outside of Lance's files."""
 
 _BATCH_BYTES: Final = 32 << 20
+# Of a blob that is in a file with others, and of one that has a file of its own.
+_FILE_KINDS: Final = pa.array([1, 2], pa.uint8())
+_FILE: Final = ["fragment", "number"]
 _ROW_ADDRESS: Final = "_rowaddr"
 _MARK: Final = b"lance-encoding:blob"
 _PACKED: Final = {b"lance-encoding:packed": b"true", _MARK: b"true"}
@@ -174,6 +178,58 @@ def batches_with_values(
     for start, stop in itertools.pairwise([0, *cuts.tolist(), rows.num_rows]):
         part = with_values(dataset, rows.slice(start, stop - start), schema)
         yield from part.combine_chunks().to_batches()
+
+
+def needed_blob_files(
+    dataset: lance.LanceDataset, *, known: Collection[str] = frozenset()
+) -> dict[str, int]:
+    """Return the files of blobs by key in the data set, and the bytes that each must have.
+
+    Those beside data files with a name in ``known`` are left out. One scan of the addresses of each
+    column with blobs, without the blobs. Fragments with data overlay files are left out: which of
+    their files an address belongs to is not known here.
+    """
+    needed: dict[str, int] = {}
+    ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}
+    for column in (field.name for field in dataset.schema if is_blob_v2(field)):
+        files = {
+            int(part.fragment_id): file.path
+            for part in dataset.get_fragments()
+            for file in part.metadata.files
+            if ids[column] in file.fields and file.path not in known and not part.metadata.overlays
+        }
+        if not files:
+            continue
+        parts = [dataset.get_fragment(number) for number in files]
+        for fragment, number, end in _blob_ends(dataset, column, parts):
+            # Lance writes the bits of the number from the last to the first.
+            folder = f"data/{files[fragment].removesuffix('.lance')}"
+            needed[f"{folder}/{f'{number:032b}'[::-1]}{BLOB_SUFFIX}"] = end
+    return needed
+
+
+def _blob_ends(
+    dataset: lance.LanceDataset, column: str, fragments: Sequence[lance.LanceFragment]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the fragment and the number of each file of blobs, and the bytes that it must have."""
+    scanner = dataset.scanner(columns=[column], with_row_address=True, fragments=fragments)
+    ends = []
+    for batch in scanner.to_batches():
+        blob = batch.column(column)
+        rows = pa.table(
+            {
+                "fragment": pc.shift_right(batch[_ROW_ADDRESS], pa.scalar(32, pa.uint64())),
+                "number": blob.field("blob_id"),
+                "end": pc.add(blob.field("position"), blob.field("size")),
+            }
+        )
+        is_outside = pc.is_in(blob.field("kind"), value_set=_FILE_KINDS)
+        rows = rows.filter(pc.and_(is_outside, blob.is_valid()))
+        ends.append(rows.group_by(_FILE).aggregate([("end", "max")]))
+    if ends:
+        merged = pa.concat_tables(ends).group_by(_FILE).aggregate([("end_max", "max")])
+        merged = merged.select([*_FILE, "end_max_max"])
+        yield from zip(*(column.to_pylist() for column in merged.columns), strict=True)
 
 
 def write_options(schema: pa.Schema) -> dict[str, Any]:

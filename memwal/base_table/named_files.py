@@ -28,6 +28,7 @@ from typing import Final
 
 import lance
 
+from memwal.base_table.blobs import needed_blob_files
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import (
     BaseTable,
@@ -340,14 +341,43 @@ def forget_decoded() -> None:
     _decoded.clear()
 
 
+def find_bad_blobs(
+    store: ObjectStore,
+    dataset: lance.LanceDataset,
+    *,
+    folder: str = "",
+    known: Collection[str] = frozenset(),
+) -> list[BadFile]:
+    """Return the files of blobs of a data set that are missing, or shorter than its rows say.
+
+    ``folder`` is that of the data set, below the table. Data files with a name in ``known`` are
+    left out. Costs a scan of the addresses of the blobs, and a listing of each folder with some.
+    """
+    prefix = f"{folder}/" if folder else ""
+    bad = []
+    sizes: dict[str, dict[str, int]] = {}
+    for name, end in needed_blob_files(dataset, known=known).items():
+        key = prefix + name
+        place = key.rpartition("/")[0]
+        if place not in sizes:
+            sizes[place] = {info.key: info.size for info in store.list(place)}
+        size = sizes[place].get(key)
+        if size is None or size < end:
+            text = None if size is None else f"it has {size} bytes instead of {end}"
+            bad.append(BadFile(key, text))
+    return bad
+
+
 def decode_new_rows(
     location: TableLocation, manifest: bytes, *, before: bytes | None, version: int
 ) -> None:
     """Read the dictionaries of the rows that a manifest adds to its predecessor ``before``.
 
-    It is not stored as ``version`` yet. Raises as :func:`decode_dictionaries`.
+    It is not stored as ``version`` yet. Raises as :func:`decode_dictionaries`, and LostWriteError
+    if a blob beside a data file was not written whole.
     """
-    if before is None or not has_dictionary_fields(manifest):
+    has_blobs = any(file.kind is FileKind.BLOBS for file in named_files(manifest))
+    if before is None or not (has_dictionary_fields(manifest) or has_blobs):
         # The first version of a table has no rows.
         return
     known = frozenset(data_file_names(before))
@@ -369,3 +399,5 @@ def _decode_new(
             **location.lance_arguments(),
         )
     decode_dictionaries(dataset, location.uri, known=known)
+    with lance_errors(f"reading what was written to {location}"):
+        refuse(find_bad_blobs(location.store, dataset, known=known))

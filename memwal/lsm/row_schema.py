@@ -22,6 +22,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.format.wal_layout import has_dictionaries
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
 from memwal.inputs.dictionaries import to_dictionaries
 from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
@@ -345,6 +346,32 @@ class _ConversionPlan:
             else cast_column(field.name, cast, columns[source], field.type, start)
             for field, source, cast in zip(self.schema, self.sources, self.casts, strict=True)
         ]
+
+
+def check_row_sizes(batches: Iterable[pa.RecordBatch], max_bytes: int) -> None:
+    """Refuse rows that have more than ``max_bytes`` in memory, without their dictionaries."""
+    start = 0
+    for batch in batches:
+        # The buffers of a slice hold other rows too. To count its own bytes takes far longer.
+        if batch.get_total_buffer_size() <= max_bytes:
+            start += batch.num_rows
+            continue
+        names = [field.name for field in batch.schema if not has_dictionaries([field])]
+        # Parts that are large as a whole, each with its place.
+        parts = [(start, batch.select(names))]
+        while parts:
+            first, part = parts.pop()
+            if part.nbytes <= max_bytes:
+                continue
+            if part.num_rows == 1:
+                raise InvalidInputError(
+                    f"row {first} (the first is 0) has {part.nbytes} bytes, and max_row_bytes is "
+                    f"{max_bytes}: raise that option of the writer, or store large values as "
+                    "external blobs (lance.Blob.from_uri in a column of type lance.blob.v2)"
+                )
+            middle = part.num_rows // 2
+            parts += [(first + middle, part.slice(middle)), (first, part.slice(0, middle))]
+        start += batch.num_rows
 
 
 class _PlanCache:

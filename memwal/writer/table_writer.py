@@ -18,7 +18,7 @@ from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, Reg
 from memwal.format.paths import TOMBSTONE
 from memwal.inputs.rows import Keys, Rows, import_data
 from memwal.lsm.memtable.indexes import ClaimedRows
-from memwal.lsm.row_schema import RowSchema
+from memwal.lsm.row_schema import RowSchema, check_row_sizes
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.clock import Duration, boot_seconds, in_seconds
@@ -356,10 +356,12 @@ class TableWriter:
         """Convert rows; if they do not fit, try again with the latest version of the table."""
         routing = self._routing
         try:
-            return routing, convert(routing.row_schema, data)
+            batches = convert(routing.row_schema, data)
         except InvalidInputError:
             routing = self._refresh_routing()
-            return routing, convert(routing.row_schema, data)
+            batches = convert(routing.row_schema, data)
+        check_row_sizes(batches, self.settings.max_row_bytes)
+        return routing, batches
 
     def _refresh_routing(self) -> RoutingSchema:
         base = open_base(self._context.location)

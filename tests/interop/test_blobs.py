@@ -10,6 +10,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.fragment import write_fragments
 
 import memwal
 import memwal.queries
@@ -368,3 +369,58 @@ def test_large_blobs_that_lance_has_logged(tmp_path: Path) -> None:
     table.collect_garbage(**_AT_ONCE)
     assert not folder.exists()
     del native
+
+
+def _pending(uri: Path) -> tuple[memwal.Table, dict[int, bytes | None]]:
+    table = _create(V2, uri)
+    with table.writer() as writer:
+        writer.upsert(rows(V2, range(_COUNT), VALUES, key=False))
+    return table, dict(zip(range(_COUNT), VALUES, strict=True))
+
+
+def test_a_generation_whose_blobs_are_damaged_waits(tmp_path: Path) -> None:
+    table, expected = _pending(tmp_path / "t.lance")
+    path = next((tmp_path / "t.lance" / "_mem_wal").rglob("*.blob"))
+    data = path.read_bytes()
+    for damage in (lambda: path.write_bytes(data[:-1]), path.unlink):
+        damage()
+        assert [finding.code for finding in table.verify().findings] == ["generation-damaged"]
+        assert table.merge().skipped_regions
+        # Nothing but the blobs themselves is needed for that.
+        assert table.scan(columns=["n"]).to_table().num_rows == _COUNT
+    path.write_bytes(data)
+    assert not table.verify().findings
+    table.merge()
+    assert stored(table.uri) == expected
+
+
+@pytest.mark.parametrize("module", ["memwal.lsm.flush.generation", "memwal.jobs.merge.rewrite"])
+def test_blobs_that_were_not_written_whole_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    lost = []
+
+    def write_and_lose(data: Any, where: Any, **options: Any) -> Any:
+        written = write_fragments(data, where, **options)
+        if not lost:
+            lost.append(max((tmp_path / "t.lance").rglob("*.blob"), key=os.path.getmtime))
+            os.truncate(lost[0], 1)
+        return written
+
+    monkeypatch.setattr(f"{module}.write_fragments", write_and_lose)
+    table, expected = _pending(tmp_path / "t.lance")
+    table.merge()
+    assert stored(table.uri) == expected
+    assert len(lost) == 1
+    assert not table.verify().findings
+
+
+@_KINDS
+def test_a_row_that_is_too_large_is_refused(tmp_path: Path, kind: str) -> None:
+    table = _create(kind, tmp_path / "t.lance")
+    table.set_writer_defaults(max_row_bytes=10_000)
+    with table.writer() as writer:
+        writer.upsert(rows(kind, [1], [b"x" * 9_000], key=False))
+        with pytest.raises(InvalidInputError, match="max_row_bytes"):
+            writer.upsert(rows(kind, [2], [b"x" * 11_000], key=False))
+    assert _scanned(table) == {1: b"x" * 9_000}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.row_schema import RowSchema
+from memwal.lsm.row_schema import RowSchema, check_row_sizes
 
 SCHEMA = pa.schema(
     [
@@ -287,3 +287,16 @@ def test_many_rows_have_as_many_flags() -> None:
     row_schema = single("x", pa.int8())
     assert row_schema.convert_upserts(many)[0].column("_tombstone").true_count == 0
     assert row_schema.convert_deletes(many)[0].column("_tombstone").true_count == 100_000
+
+
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.list_(pa.large_binary())])
+def test_only_a_row_that_is_too_large_is_refused(kind: pa.DataType) -> None:
+    values = [b"x" * 400] * 10 + [b"y" * 1200] + [b"x" * 400] * 5
+    if pa.types.is_list(kind):
+        values = [[value] for value in values]
+    large = pa.record_batch({"id": range(16), "x": pa.array(values, kind)})
+    small = large.slice(0, 10)
+    check_row_sizes([small, large], 2_000)
+    check_row_sizes([small], 500)
+    with pytest.raises(InvalidInputError, match="row 20 "):
+        check_row_sizes([small, large], 1_000)

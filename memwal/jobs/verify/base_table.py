@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from lance.blob import BlobType
 
+from memwal.base_table.blobs import needed_blob_files
 from memwal.base_table.named_files import stored_blobs
 from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.snapshot import (
@@ -127,58 +126,17 @@ def check_files(base: BaseTable) -> Iterator[Finding]:
             yield Finding("table-file-damaged", file.key, file.problem)
 
 
-# Of a blob that is in a file with others, and of one that has a file of its own.
-_BLOB_KINDS: Final = pa.array([1, 2], pa.uint8())
-_BLOB_FILE: Final = ["fragment", "number"]
-
-
 def check_blobs(base: BaseTable) -> Iterator[Finding]:
-    """Check that the blobs outside of data files are stored, and as long as the rows say.
-
-    One scan of the addresses of each column with blobs, without the blobs. Fragments with data
-    overlay files are left out: which of their files an address belongs to is not known here.
-    """
-    columns = [field.name for field in base.dataset.schema if isinstance(field.type, BlobType)]
-    if not columns:
+    """Check that the blobs outside of data files are stored, and as long as the rows say."""
+    needed = needed_blob_files(base.dataset)
+    if not needed:
         return
     stored = stored_blobs(base.location, read_table_manifest(base.location, base.version))
-    parts = {int(part.fragment_id): part.metadata for part in base.dataset.get_fragments()}
-    for column in columns:
-        field_id = base.field_ids()[column]
-        for fragment, number, end in _blob_ends(base, column):
-            if parts[fragment].overlays:
-                continue
-            (path,) = (file.path for file in parts[fragment].files if field_id in file.fields)
-            # Lance writes the bits of the number from the last to the first.
-            key = f"data/{path.removesuffix('.lance')}/{f'{number:032b}'[::-1]}.blob"
-            if key not in stored:
-                yield Finding("table-file-missing", key, f"version {base.version} has blobs in it")
-            elif (size := stored[key].size or 0) < end:
-                yield Finding("table-file-damaged", key, f"it has {size} bytes instead of {end}")
-
-
-def _blob_ends(base: BaseTable, column: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the fragment and the number of each file of blobs, and the bytes that it must have."""
-    scanner = base.dataset.scanner(
-        columns=[column], with_row_address=True, blob_handling="blobs_descriptions"
-    )
-    ends = []
-    for batch in scanner.to_batches():
-        blob = batch.column(column)
-        rows = pa.table(
-            {
-                "fragment": pc.shift_right(batch["_rowaddr"], pa.scalar(32, pa.uint64())),
-                "number": blob.field("blob_id"),
-                "end": pc.add(blob.field("position"), blob.field("size")),
-            }
-        )
-        is_outside = pc.is_in(blob.field("kind"), value_set=_BLOB_KINDS)
-        rows = rows.filter(pc.and_(is_outside, blob.is_valid()))
-        ends.append(rows.group_by(_BLOB_FILE).aggregate([("end", "max")]))
-    if ends:
-        merged = pa.concat_tables(ends).group_by(_BLOB_FILE).aggregate([("end_max", "max")])
-        merged = merged.select([*_BLOB_FILE, "end_max_max"])
-        yield from zip(*(column.to_pylist() for column in merged.columns), strict=True)
+    for key, end in needed.items():
+        if key not in stored:
+            yield Finding("table-file-missing", key, f"version {base.version} has blobs in it")
+        elif (size := stored[key].size or 0) < end:
+            yield Finding("table-file-damaged", key, f"it has {size} bytes instead of {end}")
 
 
 DEFAULT_BYTES: Final = 256 << 20

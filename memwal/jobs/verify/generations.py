@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from memwal.base_table.named_files import find_bad_files
+from memwal.base_table.named_files import find_bad_blobs, find_bad_files
 from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
@@ -198,6 +199,10 @@ def check_generation(
             yield check.finding("generation-damaged", f"it does not open: {error}")
         return
     wrong = find_bad_data_files(check.base.location, check.folder, manifest)
+    if not wrong and rows:
+        # What cannot be read is found again with the rows.
+        with suppress(Unreadable), damage_as_unreadable(store, check.folder):
+            wrong = find_bad_blobs(store, dataset, folder=check.folder)
     if wrong:
         yield check.finding("generation-damaged", "; ".join(map(str, wrong[:_MAX_SHOWN])))
         return

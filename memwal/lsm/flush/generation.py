@@ -29,6 +29,7 @@ from memwal.base_table.named_files import (
     BadFile,
     check_new_files,
     decode_dictionaries,
+    find_bad_blobs,
     find_bad_files,
     refuse,
 )
@@ -217,6 +218,7 @@ def write_generation(
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
     store.sync(folder)
     check_generation_files(store, folder, version, has_keys=bool(base.primary_key))
+    refuse(find_bad_blobs(store, dataset, folder=folder))
     decode_dictionaries(dataset, uri)
     return FlushedGeneration(
         generation=generation,

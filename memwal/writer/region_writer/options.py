@@ -31,6 +31,7 @@ _COUNTS: Final = {
     "max_memtable_bytes": "max_memtable_size",
     "max_sealed_memtables": "memwal.max_sealed_memtables",
     "max_entry_bytes": "memwal.max_entry_bytes",
+    "max_row_bytes": "memwal.max_row_bytes",
     "buffer_bytes": "max_wal_buffer_size",
     "buffer_writes": "memwal.buffer_writes",
     "max_buffered_bytes": "memwal.max_buffered_bytes",
@@ -94,6 +95,10 @@ class WriterOptions:
     max_entry_bytes : int, default 8 MiB
         Size up to which concurrent writes share one entry of the write-ahead log. A larger single
         batch still goes into one entry.
+    max_row_bytes : int, default 256 MiB
+        Size in memory of the largest row; a call with a larger one fails with InvalidInputError. A
+        row is in memory as a whole wherever it is written, flushed, merged or replayed, so that
+        this bounds the memory of each such step. External blobs count with their address only.
     buffer_bytes : int, default 1 MiB
         Buffered writes of a region go to the log when they reach this size,
     buffer_writes : int, default 1_000
@@ -144,6 +149,7 @@ class WriterOptions:
     max_sealed_memtables: int | None = None
     backpressure_timeout: Duration | None = None
     max_entry_bytes: int | None = None
+    max_row_bytes: int | None = None
     buffer_bytes: int | None = None
     buffer_writes: int | None = None
     buffer_interval: Duration | None = None
@@ -180,6 +186,7 @@ class WriterSettings:
     max_sealed_memtables: int = 2
     backpressure_timeout: float = 60.0
     max_entry_bytes: int = 8 << 20
+    max_row_bytes: int = 256 << 20
     buffer_bytes: int = 1 << 20
     buffer_writes: int = 1_000
     buffer_interval: float = 0.1
