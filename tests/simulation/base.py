@@ -124,6 +124,10 @@ class BaseClient:
         )
         return version
 
+    def append(self, read: Version, *, rows: Mapping[int, int], marks: Progress) -> None:
+        """Add rows and move the progress in one commit, by compare-and-swap with a version."""
+        self._ask("append rows", partial(self._append, read, rows, marks))
+
     def record(self, read: Version, marks: Progress) -> None:
         """Move the progress alone, by compare-and-swap with a version."""
         self._ask("record progress", partial(self._record, read, marks))
@@ -176,6 +180,11 @@ class BaseClient:
         kept = [row for row in newest.rows if row[0] not in gone and row[0] not in rows]
         after = tuple(sorted([*kept, *rows.items()]))
         return self._add(after, newest.merged, newest.caught_up, kind="rows", rows_of=merged)
+
+    def _append(self, read: Version, rows: Mapping[int, int], marks: Progress) -> None:
+        newest = self._unchanged(read)
+        after = tuple(sorted([*newest.rows, *rows.items()]))
+        self._add(after, {**newest.merged, **marks}, newest.caught_up, kind="marked")
 
     def _record(self, read: Version, marks: Progress) -> None:
         newest = self._unchanged(read)

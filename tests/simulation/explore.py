@@ -68,7 +68,9 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
     world = World(seed, _odds(dice, harsh))
     # With few keys writes meet; with many a lost one is not covered by the next.
     regions, keys, kind = dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), dice.choice(KINDS)
-    lake = Lake(world, regions, keys, RETENTION, kind)
+    # A third of the worlds have a table without a primary key.
+    has_keys = Random(f"key {seed}").random() > 1 / 3
+    lake = Lake(world, regions, keys, RETENTION, kind, has_keys=has_keys)
     try:
         _Cast(world, lake, crowded=harsh is not None).live(steps)
     except AssertionError as broken:

@@ -101,7 +101,9 @@ class Client:
             if not wanted:
                 return
             try:
-                if dice.random() < self.divided:
+                if not self.lake.format.has_keys:
+                    self._commit_appended(read, wanted, rows)
+                elif dice.random() < self.divided:
                     self._commit_divided(read, wanted, rows)
                 else:
                     self._commit(read, wanted, rows)
@@ -124,7 +126,8 @@ class Client:
             if not everything:
                 waiting = waiting[: self.world.dice.randint(1, 4)]
             for flushed in waiting:
-                rows |= pickle.loads(self.store.get(rows_key(region, flushed.path)))
+                stored = self.store.get(rows_key(region, flushed.path))
+                self.lake.format.join(rows, pickle.loads(stored))
                 wanted[region] = flushed.generation
         return wanted, rows
 
@@ -172,6 +175,21 @@ class Client:
         else:
             raise ConflictError("others were always faster")
         self._record(own, wanted)
+        self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
+
+    def _commit_appended(self, read: Version, wanted: Mapping[UUID, int], rows: Rows) -> None:
+        """Add the rows of a table without a key, with the progress in the same commit."""
+        progress = {region: read.merged.get(region, 0) for region in wanted}
+        for _ in range(5):
+            try:
+                self.base.append(read, rows=rows, marks=wanted)
+                break
+            except ConflictError:
+                read = self.base.open()
+                if any(read.merged.get(region, 0) != progress[region] for region in wanted):
+                    raise
+        else:
+            raise ConflictError("others were always faster")
         self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
 
     def _record(self, own: Version, wanted: Mapping[UUID, int]) -> None:
@@ -265,7 +283,7 @@ class Client:
         while True:
             began = self.world.now
             try:
-                seen = read_table(self.store, self.base, self.lake.regions, {})
+                seen = read_table(self.store, self.base, self.lake.regions, {}, self.lake.format)
                 break
             except ObjectNotFoundError:
                 late = self.world.now - began > _WITHIN_GRACE
@@ -289,7 +307,7 @@ class Client:
             if named - since > _WITHIN_RETENTION:
                 return
             self.world.sleep(_most_of(dice, _WITHIN_GRACE))
-            seen = read_through(self.store, version, manifests, {})
+            seen = read_through(self.store, version, manifests, {}, self.lake.format)
         except ObjectNotFoundError:
             late = self.world.now - named > _WITHIN_GRACE
             assert late, "a generation is gone that was named, and needed, within the grace period"
@@ -313,7 +331,7 @@ class Client:
                     # Here a pause is longer than anything is kept: the clock tells nothing.
                     if not RegionManifestStore(self.store, log.region_id).is_latest(manifest):
                         memory[log.region_id] = self._follow(log, listed=True)
-                seen = read_through(self.store, version, manifests, memory)
+                seen = read_through(self.store, version, manifests, memory, self.lake.format)
                 break
             except ObjectNotFoundError:
                 continue
@@ -323,12 +341,12 @@ class Client:
                 raise AssertionError(f"a fresh reader finds a damaged log: {error}") from error
         self.lake.truth.check(seen, since=since, what="a fresh reader")
 
-    def _follow(self, log: UnflushedLog, *, listed: bool = False) -> list[Rows]:
+    def _follow(self, log: UnflushedLog, *, listed: bool = False) -> list[tuple[int, Rows]]:
         """Rows of a log, as :func:`memwal.reader.sources.log_tails.read_tails` reads them."""
         follower = self.followers.setdefault(log.region_id, LogFollower(self.store, log.region_id))
         form = self.lake.format
         followed = follower.follow(log, form.row_schema, max_bytes=1 << 26, listed=listed)
-        return [form.shown(run.snapshot.view.batches) for run in followed.rows]
+        return [(run.generation, form.shown(run.snapshot.view.batches)) for run in followed.rows]
 
     # Others
 
@@ -345,6 +363,8 @@ class Client:
         """Upsert a row past the log, under a key that no region has."""
         lake = self.lake
         rows = {1_000 + self.world.dice.randrange(3): lake.new_value()}
+        if not lake.format.has_keys:
+            rows = dict.fromkeys(lake.choose(DIRECT, 1), lake.new_value())
         writes = lake.truth.begin(DIRECT, rows, self.world.now)
         for _ in range(20):
             try:

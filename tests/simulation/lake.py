@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.row_schema import RowSchema
+from memwal.lsm.wal.log import needs_replay
 
 KINDS = (
     None,
@@ -35,24 +36,34 @@ KINDS = (
 
 Rows = dict[int, int]
 
+Memory = Mapping[UUID, Sequence[tuple[int, Rows]]]
+"""Unflushed rows of regions, by the generation that they will be."""
+
+_REGION_ROWS = 1_000_000
+
 
 class RowFormat:
     """Rows as they go into the log, with a category for each value if the table has such a column.
 
+    In a table without a key, no two rows have the same number here: one that is there twice shows.
+
     Attributes
     ----------
     row_schema : RowSchema
+    has_keys : bool
     """
 
-    def __init__(self, kind: pa.DataType | None) -> None:
+    def __init__(self, kind: pa.DataType | None, *, has_keys: bool = True) -> None:
+        self.has_keys = has_keys
+        key = ["id"] if has_keys else []
         fields = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())]
         fields += [] if kind is None else [pa.field("kind", kind)]
         schema = _identified(fields)
         if kind == KINDS[-1]:
             plain = _identified([*fields[:2], pa.field("kind", pa.string())])
-            self.row_schema = RowSchema(plain, ["id"], logged=schema)
+            self.row_schema = RowSchema(plain, key, logged=schema)
         else:
-            self.row_schema = RowSchema(schema, ["id"])
+            self.row_schema = RowSchema(schema, key)
 
     def stored(self, rows: Mapping[int, int]) -> list[pa.RecordBatch]:
         """Rows as they go into the log."""
@@ -70,11 +81,18 @@ class RowFormat:
         rows: Rows = {}
         for batch in batches:
             keys, values, *kinds, deleted = (column.to_pylist() for column in batch.columns)
-            rows |= {k: DELETED if d else v for k, v, d in zip(keys, values, deleted, strict=True)}
+            for key, value, is_deleted in zip(keys, values, deleted, strict=True):
+                self.join(rows, {key: DELETED if is_deleted else value})
             for column in kinds:
                 wanted = [None if value is None else f"kind {value}" for value in values]
                 assert column == wanted, f"categories of other rows: {column}, not {wanted}"
         return rows
+
+    def join(self, rows: Rows, newer: Mapping[int, int]) -> None:
+        """Put newer rows over others; without keys, none is there already."""
+        twice = rows.keys() & newer.keys()
+        assert self.has_keys or not twice, f"rows are there twice: {sorted(twice)}"
+        rows |= newer
 
 
 def _identified(fields: Iterable[pa.Field]) -> pa.Schema:
@@ -109,9 +127,11 @@ class Lake:
         keys: int,
         retention: timedelta,
         kind: pa.DataType | None = None,
+        *,
+        has_keys: bool = True,
     ) -> None:
         self.world = world
-        self.format = RowFormat(kind)
+        self.format = RowFormat(kind, has_keys=has_keys)
         self.retention = retention
         self._keys = keys
         self.objects: Objects = {}
@@ -127,9 +147,16 @@ class Lake:
         self._values += 1
         return self._values
 
-    def keys(self, region: UUID) -> range:
-        """The keys of a region."""
-        return range(region.int * 100, region.int * 100 + self._keys)
+    def choose(self, region: UUID, count: int) -> list[int]:
+        """Some keys of a region, or numbers of new rows of a table without a key."""
+        if self.format.has_keys:
+            keys = range(region.int * 100, region.int * 100 + self._keys)
+            return self.world.dice.sample(keys, count)
+        return [region.int * _REGION_ROWS + self.new_value() for _ in range(count)]
+
+    def has_row(self, region: UUID, key: int) -> bool:
+        """Whether a row is one of a region."""
+        return key // (100 if self.format.has_keys else _REGION_ROWS) == region.int
 
     # All-knowing
 
@@ -165,8 +192,8 @@ class Lake:
             merged = self.base.newest.merged.get(region, 0)
             for flushed in manifest.flushed:
                 if flushed.generation > merged:
-                    rows |= self._generation(region, flushed)
-            rows |= self._logged(region, manifest)
+                    self.format.join(rows, self._generation(region, flushed))
+            self.format.join(rows, self._logged(region, manifest))
         self._look_at_what_is_kept()
         seen = {key: value for key, value in rows.items() if value != DELETED}
         self.truth.check(seen, since=self.world.now, what="all that is stored")
@@ -191,7 +218,10 @@ class Lake:
         behind = [p for p in self.log(region) if p > manifest.replay_after]
         for number, position in enumerate(behind, manifest.replay_after + 1):
             assert number == position, f"entry {number} of the log is gone"
-        entries = (self._entry(region, position) for position in behind)
+        entries = [self._entry(region, position) for position in behind]
+        if not self.format.has_keys:
+            now = manifest.current_generation
+            entries = [e for e in entries if needs_replay(e, current_generation=now)]
         convert = self.format.row_schema.convert_logged
         return self.format.shown(convert(b)[0] for e in entries for b in e.batches if b.num_rows)
 

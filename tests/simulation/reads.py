@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
-from simulation.lake import Rows, rows_key
+from simulation.lake import Memory, RowFormat, Rows, rows_key
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 
@@ -21,7 +21,8 @@ def read_table(
     store: SimulatedStore,
     base: BaseClient,
     regions: Iterable[UUID],
-    memory: Mapping[UUID, Sequence[Rows]],
+    memory: Memory,
+    form: RowFormat,
 ) -> Rows:
     """What somebody sees who puts generations over the base table, and memory over them.
 
@@ -31,7 +32,7 @@ def read_table(
         A generation is gone: it was merged meanwhile, and everything is to be read again.
     """
     manifests = read_manifests(store, regions)
-    return read_through(store, base.open(), manifests, memory)
+    return read_through(store, base.open(), manifests, memory, form)
 
 
 def read_manifests(store: SimulatedStore, regions: Iterable[UUID]) -> Manifests:
@@ -43,7 +44,8 @@ def read_through(
     store: SimulatedStore,
     version: Version,
     manifests: Manifests,
-    memory: Mapping[UUID, Sequence[Rows]],
+    memory: Memory,
+    form: RowFormat,
 ) -> Rows:
     """The same with what was looked up before.
 
@@ -56,7 +58,10 @@ def read_through(
     for region, manifest in manifests.items():
         for flushed in manifest.flushed if manifest is not None else ():
             if flushed.generation > version.merged.get(region, 0):
-                seen |= pickle.loads(store.get(rows_key(region, flushed.path)))
-        for rows in memory.get(region, ()):
-            seen |= rows
+                form.join(seen, pickle.loads(store.get(rows_key(region, flushed.path))))
+        first = 0 if manifest is None else manifest.current_generation
+        for generation, rows in memory.get(region, ()):
+            # Of earlier ones the manifest names the flushed ones, or the base table has them.
+            if generation >= first and generation > version.merged.get(region, 0):
+                form.join(seen, rows)
     return {key: value for key, value in seen.items() if value != DELETED}

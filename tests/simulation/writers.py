@@ -122,6 +122,7 @@ class Writer:
             start_check=lambda: lambda: None,
             check_interval=CHECK_SECONDS,
             clock=self._world.clock,
+            has_keys=self._lake.format.has_keys,
         )
         for found in replay(self._store, claim, row_schema=self._row_schema, max_bytes=1 << 26):
             if self._active.rows:
@@ -132,8 +133,9 @@ class Writer:
 
     def _write(self) -> None:
         lake, dice = self._lake, self._world.dice
-        keys = dice.sample(self._lake.keys(self._region), dice.randint(1, 3))
-        rows = {key: DELETED if dice.random() < 0.25 else lake.new_value() for key in keys}
+        keys = lake.choose(self._region, dice.randint(1, 3))
+        deletes = 0.25 if lake.format.has_keys else 0.0
+        rows = {key: DELETED if dice.random() < deletes else lake.new_value() for key in keys}
         position = None
         while position is None:
             writes = lake.truth.begin(self._region, rows, self._world.now)
@@ -152,7 +154,7 @@ class Writer:
             if not (self._reopens and type(error) in (RegionFencedError, OutcomeUnknownError)):
                 raise
             return self._find_again(log.next_position if put is None else put.position, error)
-        table.rows |= self._lake.format.shown(put.entry.batches)
+        self._lake.format.join(table.rows, self._lake.format.shown(put.entry.batches))
         table.last_position = put.position
         return put.position
 
@@ -221,13 +223,16 @@ class Writer:
     def _read(self) -> None:
         """Look at every key of the region; what was acknowledged must be there."""
         since = self._world.now
-        memory = [dict(table.rows) for table in (*self._sealed, self._active)]
+        tables = (*self._sealed, self._active)
+        memory = {self._region: [(table.generation, dict(table.rows)) for table in tables]}
+        form = self._lake.format
         try:
-            seen = read_table(self._store, self._base, [self._region], {self._region: memory})
+            seen = read_table(self._store, self._base, [self._region], memory, form)
             self._claimed.verify()
         except StoreError:
             return
-        mine = {key: value for key, value in seen.items() if key in self._lake.keys(self._region)}
+        lake, region = self._lake, self._region
+        mine = {key: value for key, value in seen.items() if lake.has_row(region, key)}
         self._lake.truth.check(
             mine, since=since, what=f"the owner of {self._region.int}", region=self._region
         )

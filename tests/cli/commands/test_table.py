@@ -58,6 +58,8 @@ def test_create_from_a_file(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        ([], "--no-primary-key"),
+        (["--primary-key", "id", "--no-primary-key"], "--no-primary-key"),
         (["--primary-key", "nope"], "nope"),
         (["--primary-key", "id", "--maintain", "x_idx"], "x_idx"),
         (["--primary-key", "id", "--column", "x:int65"], "int65"),
@@ -114,6 +116,19 @@ def test_enable_without_a_key(cli, plain):
     answer = cli("enable", plain, "--regions", "unsharded")
     assert answer.code == 2
     assert "primary_key" in answer.stderr
+
+
+def test_without_a_key_when_told_so(cli, plain, tmp_path):
+    created = tmp_path / "t.lance"
+    answer = cli("create", created, "--no-primary-key", "--column", "at:int64", "--json")
+    assert answer.json["primary_key"] == []
+    assert cli("enable", plain, "--no-primary-key").code == 0
+    table = memwal.open(plain)
+    table.append({"id": [1], "n": [2]})
+    for command in ("merge", "status", "read", "verify", "inspect", "checkpoint"):
+        assert cli(command, *(["details"] if command == "inspect" else []), plain).code == 0
+    assert table.primary_key == memwal.open(created).primary_key == ()
+    assert table.count_rows() == 2
 
 
 def test_copy(cli, tmp_path):
