@@ -352,12 +352,20 @@ class Table(Queries):
         regions: Collection[UUID] | None = None,
         collection: GcOptions = GcOptions(),
         compaction: CompactOptions = CompactOptions(),
+        old_bytes: bool | None = None,
     ) -> TableStatus:
-        """Backlog, log and catch-up lag per region: :func:`memwal.jobs.backlog.read_status`."""
+        """Backlog of regions and indexes, files and versions, and what each job would gain.
+
+        See :func:`memwal.jobs.backlog.read_status`.
+        """
         from memwal.jobs.backlog import read_status
 
         return read_status(
-            self.location, regions=regions, collection=collection, compaction=compaction
+            self.location,
+            regions=regions,
+            collection=collection,
+            compaction=compaction,
+            old_bytes=old_bytes,
         )
 
     @keywords_of(MergeOptions)

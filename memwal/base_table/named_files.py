@@ -60,7 +60,9 @@ from memwal.format.paths import (
     INDICES_DIR,
     MEM_WAL_INDEX_NAME,
     SYSTEM_INDEX_PREFIX,
+    VERSIONS_DIR,
     index_file_key,
+    table_manifest_keys,
 )
 from memwal.format.wal_layout import has_dictionaries
 from memwal.storage.location import TableLocation
@@ -69,6 +71,9 @@ from memwal.util.concurrency import run_all
 from memwal.util.retry import LostWriteError
 
 _MAX_SHOWN = 3
+# Folders of the files that versions name, and of their manifests.
+_FOLDERS: Final = (DATA_DIR, "_deletions", INDICES_DIR, "_transactions", VERSIONS_DIR)
+_LATEST_VERSION: Final = f"{VERSIONS_DIR}/latest_version_hint.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,29 @@ def stored_objects(base: BaseTable) -> dict[str, StoredObject]:
     return objects
 
 
+def unnamed_bytes(base: BaseTable) -> int:
+    """Return the bytes of a table's files that a version does not name.
+
+    They are of other versions, or of writes that are under way or died. Files of branches and of
+    regions are left out. Costs a listing of five folders: a request for every 1,000 files.
+    """
+    # Of folders, every file is named.
+    named = {file.key for file in named_files(base.manifest)} | {*table_manifest_keys(base.version)}
+    named |= {
+        index_file_key(entry.uuid, "").rstrip("/")
+        for entry in read_index_section(base.manifest)
+        if entry.name.startswith(SYSTEM_INDEX_PREFIX)
+    }
+    snapshot = external_key(base.details)
+    named |= {_LATEST_VERSION} | ({snapshot} if snapshot is not None else set())
+    return sum(
+        info.size
+        for folder in _FOLDERS
+        for info in base.location.store.list(folder)
+        if info.key not in named and "/".join(info.key.split("/")[:2]) not in named
+    )
+
+
 def stored_blobs(location: TableLocation, manifest: bytes) -> dict[str, StoredObject]:
     """Return where the blobs are that a version has outside of its data files, by key in the table.
 
@@ -230,9 +258,8 @@ def find_bad_index_files(base: BaseTable) -> list[BadFile]:
 def find_cut_indexes(base: BaseTable) -> frozenset[str]:
     """Return the names of the indexes of a version that lack a file, or bytes of one.
 
-    Costs a request for the manifest and a listing, and finds no bytes that are wrong.
+    Costs a listing, and finds no bytes that are wrong.
     """
-    manifest = read_table_manifest(base.location, base.version)
     stored = {info.key: info.size for info in base.location.store.list(INDICES_DIR)}
     folders = {key.rpartition("/")[0] for key in stored}
 
@@ -241,7 +268,7 @@ def find_cut_indexes(base: BaseTable) -> frozenset[str]:
             return file.key.rstrip("/") in folders
         return file.key in stored and file.size in (None, stored[file.key])
 
-    files = (file for file in named_files(manifest) if file.index is not None)
+    files = (file for file in named_files(base.manifest) if file.index is not None)
     return frozenset(str(file.index) for file in files if not is_whole(file))
 
 

@@ -57,6 +57,7 @@ class BaseTable:
     # Hash of the version's manifest. The manifest lists the files with the rows, so an equal digest
     # means equal rows.
     digest: bytes
+    manifest: bytes = field(repr=False, compare=False)  # content of its file
     branch: str | None = None  # branch of the table; None for the main branch
     has_overlays: bool = False  # data overlay files hold newer values than data files
     # Fields of the manifest that this release of memwal does not know, in words.
@@ -317,6 +318,7 @@ def _base(
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
         digest=_digest(manifest),
+        manifest=manifest,
         branch=traits.branch,
         has_overlays=traits.has_overlays,
         newer_fields=traits.newer_fields,

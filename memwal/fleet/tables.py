@@ -129,6 +129,7 @@ def survey(
     storage_options: Mapping[str, str] | None = None,
     regions: Collection[UUID] | None = None,
     index: str | None = None,
+    old_bytes: bool | None = False,
     now: datetime | None = None,
 ) -> Survey:
     """Read the status of a ``managed`` table, and compute its due jobs from the policy.
@@ -144,6 +145,8 @@ def survey(
         Only these regions.
     index : str, optional
         Only this index; ``InvalidInputError`` if the table does not maintain it.
+    old_bytes : bool, optional
+        See :func:`memwal.jobs.backlog.read_status`.
     now : datetime, optional
         Aware; by default the present.
     """
@@ -153,6 +156,7 @@ def survey(
         regions=regions,
         collection=policy.gc_options(),
         compaction=policy.compact_options(),
+        old_bytes=old_bytes,
     )
     if index is not None:
         only = tuple(lag for lag in status.indexes if lag.name == index)

@@ -10,17 +10,19 @@ from uuid import UUID
 
 from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.fragments import fragment_sizes, small_fragment_ids
-from memwal.base_table.named_files import find_cut_indexes
+from memwal.base_table.named_files import find_cut_indexes, unnamed_bytes
 from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.region_marks import lost_progress
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.required_regions import read_regions
-from memwal.base_table.snapshot import (
-    BaseTable,
-    stored_versions,
-)
+from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError
-from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
+from memwal.format.paths import (
+    BLOOM_FILTER_NAME,
+    VERSIONS_DIR,
+    generation_dir,
+    parse_table_version,
+)
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
@@ -45,6 +47,8 @@ from memwal.util.concurrency import map_parallel
 
 _MAX_CACHED_GENERATIONS = 100_000
 _MAX_CACHED_TABLES = 10_000
+# Two requests at most: a store lists 1,000 objects with one.
+_MAX_LISTED = 1_999
 
 _flush_times: LruCache[float] = LruCache(_MAX_CACHED_GENERATIONS)
 # When the files of a table's indexes were found whole.
@@ -57,6 +61,7 @@ def read_status(
     regions: Collection[UUID] | None = None,
     collection: GcOptions = GcOptions(),
     compaction: CompactOptions = CompactOptions(),
+    old_bytes: bool | None = None,
     clock: Callable[[], float] = time.time,
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
@@ -71,7 +76,9 @@ def read_status(
     :func:`~memwal.jobs.unflushed.find_missing_entry`, and the files of the indexes.
     With ``regions``, only these are read. A region that was never claimed is left out.
     ``collection`` has the limits of the garbage collection, ``compaction`` those from which a
-    fragment is not small. ``clock`` returns seconds since the epoch.
+    fragment is not small. With ``old_bytes``, all files of the table's versions are listed, a
+    request for every 1,000 of them; by default only those on a local disk. ``clock`` returns
+    seconds since the epoch.
     """
     # The base table after the manifests: a generation that was merged in between is then not in
     # the backlog.
@@ -99,6 +106,8 @@ def read_status(
     damaged = _damaged_indexes(base) if names else frozenset()
     indexed = {index.name: index.num_rows_indexed for index in described}
     sizes = fragment_sizes(base)
+    add_up = location.store.is_local if old_bytes is None else old_bytes
+    versions = _stored_versions(location, everything=add_up or location.store.is_local)
     return TableStatus(
         uri=location.uri,
         version=base.version,
@@ -111,11 +120,16 @@ def read_status(
         snapshot_age_seconds=snapshot_age(base.details, now),
         # Those whose manifest is not the one of the snapshot, deleted regions included.
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
+        fragments=len(sizes.ids),
         small_fragments=len(small_fragment_ids(base, compaction.fragment_limits(), sizes)),
         deleted_rows=int(sizes.deleted.sum()),
         base_rows=int(sizes.live_rows.sum()),
         base_bytes=None if sizes.unrecorded.any() else int(sizes.stored.sum()),
-        lost_refs=_lost_refs(base),
+        versions=None if versions is None else len(versions),
+        oldest_version_seconds=max(now - min(versions.values()), 0.0) if versions else None,
+        expired_versions=_count_expired(versions, collection, now),
+        old_bytes=unnamed_bytes(base) if add_up else None,
+        lost_refs=_lost_refs(base, versions),
         enabled_anew=(
             not lost and any(m.flushed for m in manifests.values()) and was_taken_away(base)
         ),
@@ -124,12 +138,34 @@ def read_status(
     )
 
 
-def _lost_refs(base: BaseTable) -> tuple[str, ...]:
+def _stored_versions(location: TableLocation, *, everything: bool) -> dict[int, float] | None:
+    """Return when each stored version was written; None if there are too many to list."""
+    found = {}
+    for number, info in enumerate(location.store.list(VERSIONS_DIR)):
+        if number == _MAX_LISTED and not everything:
+            return None
+        version = parse_table_version(info.key.rpartition("/")[2])
+        if version is not None:
+            found[version] = info.modified.timestamp()
+    return found
+
+
+def _count_expired(
+    versions: Mapping[int, float] | None, collection: GcOptions, now: float
+) -> int | None:
+    """Return how many versions are older than the version retention; None without one."""
+    retention = collection.version_retention
+    if versions is None or retention is None:
+        return None
+    end, newest = now - retention.total_seconds(), max(versions, default=0)
+    return sum(written <= end for number, written in versions.items() if number != newest)
+
+
+def _lost_refs(base: BaseTable, versions: Mapping[int, float] | None) -> tuple[str, ...]:
     location = base.location
-    if not location.store.is_local:
+    if versions is None or not location.store.is_local:
         return ()
-    versions = stored_versions(location)
-    return tuple(find_lost_refs(base.version, versions, list_refs(location)).values())
+    return tuple(find_lost_refs(base.version, set(versions), list_refs(location)).values())
 
 
 def _backlog(

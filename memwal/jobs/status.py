@@ -95,6 +95,7 @@ class TableStatus(JsonRecord):
         "reclaimable_bytes",
         "held_bytes",
         "deleted_percent",
+        "gains",
     )
 
     uri: str
@@ -113,6 +114,8 @@ class TableStatus(JsonRecord):
     changed_regions: int | None = None
     """Regions whose manifest is not the one of the snapshot, all regions if there is no snapshot.
     None when only some regions were read."""
+    fragments: int | None = None
+    """Fragments of the base table; None if not read."""
     small_fragments: int | None = None
     """Small fragments of the base table, which a compaction would join; None if not read."""
     deleted_rows: int | None = None
@@ -122,6 +125,16 @@ class TableStatus(JsonRecord):
     base_bytes: int | None = None
     """Size on storage of the data files of the version, without indexes; None if not read, or if a
     writer did not record it."""
+    versions: int | None = None
+    """Stored versions of the base table; None if not read, or if there are some 2,000 or more in an
+    object store and ``old_bytes`` was not asked for."""
+    oldest_version_seconds: float | None = None
+    """Age of the oldest of them."""
+    expired_versions: int | None = None
+    """Older versions than the collection's version retention; None without one."""
+    old_bytes: int | None = None
+    """Bytes of files that the version does not name: those of older versions, and of writes that
+    are under way or died. None if not read."""
     lost_refs: tuple[str, ...] = ()
     """Problems of tags and branches that cannot be followed, each with what to do. Empty for a
     table in an object store, where they are not read: ``verify`` and the collection name them."""
@@ -134,48 +147,97 @@ class TableStatus(JsonRecord):
     """Limit of that memory: the environment variable ``MEMWAL_READ_CACHE_BYTES``."""
 
     def __repr__(self) -> str:
-        return (
-            f"TableStatus({self.uri!r}, version {self.version}, {len(self.regions)} regions, "
-            f"{self.backlog_generations} generations and {self.backlog_rows} rows to merge)"
-        )
+        files = f"{plural(self.fragments or 0, 'fragment')}, {self.small_fragments or 0} small"
+        jobs = f"; jobs with a gain: {', '.join(self.gains)}" if self.gains else ""
+        return f"TableStatus({self.uri!r}, version {self.version}, {self._log}; {files}{jobs})"
 
     def _repr_html_(self) -> str:
-        regions = [
-            (
-                region.region_id,
-                "sealed" if region.sealed else "active",
-                region.backlog_generations,
-                region.backlog_rows,
-                size(region.backlog_bytes),
-                age(region.oldest_backlog_seconds),
-                region.unflushed_wal_entries,
-                region.merged_generation,
-            )
-            for region in sorted(self.regions, key=lambda region: -region.backlog_bytes)
+        columns = ["index", "generations behind", "rows behind"]
+        rows: list[tuple[object, ...]] = [
+            (lag.name, lag.generations, lag.rows) for lag in self.indexes
         ]
-        behind = [
-            f"index {lag.name} is {plural(lag.generations, 'generation')} and "
-            f"{plural(lag.rows or 0, 'row')} behind"
-            for lag in self.indexes
-            if lag.generations or lag.rows
-        ]
+        if self.mem_wal:
+            columns = ["region", "state", "generations", "rows", "bytes", "oldest"]
+            columns += ["log entries", "merged to"]
+            rows = [
+                (
+                    region.region_id,
+                    "sealed" if region.sealed else "active",
+                    region.backlog_generations,
+                    region.backlog_rows,
+                    size(region.backlog_bytes),
+                    age(region.oldest_backlog_seconds),
+                    region.unflushed_wal_entries,
+                    region.merged_generation,
+                )
+                for region in sorted(self.regions, key=lambda region: -region.backlog_bytes)
+            ]
         dead = f"{plural(self.regions_to_recover, 'region')} to recover"
         return html_table(
-            f"{self.uri} at version {self.version}: {self.backlog_rows} rows in "
-            f"{plural(self.backlog_generations, 'generation')} to merge",
-            [
-                "region",
-                "state",
-                "generations",
-                "rows",
-                "bytes",
-                "oldest",
-                "log entries",
-                "merged to",
+            f"{self.uri} at version {self.version}: {self._log}",
+            columns,
+            rows,
+            notes=[
+                self.stored,
+                *(f"{job}: {gain}" for job, gain in self.gains.items()),
+                *([dead] if self.regions_to_recover else []),
+                *self.lost_refs,
             ],
-            regions,
-            notes=[*behind, *([dead] if self.regions_to_recover else []), *self.lost_refs],
         )
+
+    @property
+    def _log(self) -> str:
+        if not self.mem_wal:
+            return "without MemWAL"
+        return (
+            f"{plural(len(self.regions), 'region')}, {plural(self.backlog_rows, 'row')} in "
+            f"{plural(self.backlog_generations, 'generation')} to merge"
+        )
+
+    @property
+    def stored(self) -> str:
+        """What the base table stores, in words."""
+        many = "some 2,000 versions or more"
+        parts = [
+            f"{plural(self.fragments or 0, 'fragment')}, {self.small_fragments or 0} small",
+            f"{self.deleted_percent or 0:.0f} % of the stored rows deleted",
+            many if self.versions is None else plural(self.versions, "version"),
+        ]
+        if self.oldest_version_seconds is not None:
+            parts.append(f"the oldest {age(self.oldest_version_seconds)} old")
+        if self.old_bytes is not None:
+            parts.append(f"{size(self.old_bytes)} not of the newest")
+        return ", ".join(parts)
+
+    @property
+    def gains(self) -> dict[str, str]:
+        """What each job would gain, in words; jobs that would gain nothing are left out."""
+        gains = {}
+        if self.backlog_generations:
+            generations = plural(self.backlog_generations, "generation")
+            gains["merge"] = f"{plural(self.backlog_rows, 'row')} in {generations}"
+        behind = [lag for lag in self.indexes if lag.rows or lag.generations]
+        if behind:
+            rows = plural(max(lag.rows or 0 for lag in behind), "row")
+            gains["index"] = f"{rows} that {', '.join(lag.name for lag in behind)} may lack"
+        if self.small_fragments:
+            gains["compact"] = f"could join {self.small_fragments} of {self.fragments} fragments"
+        if collected := self._collected():
+            gains["gc"] = ", ".join(collected)
+        return gains
+
+    def _collected(self) -> list[str]:
+        parts = []
+        old = max((self.versions or 1) - 1, 0)
+        freed = f", {size(self.old_bytes)}" if self.old_bytes else ""
+        if self.expired_versions is None and old:
+            parts.append(f"{plural(old, 'version')}{freed}, given a version retention")
+        elif self.expired_versions:
+            expired = plural(self.expired_versions, "version")
+            parts.append(expired + (freed if self.expired_versions == old else ""))
+        if self.reclaimable_bytes:
+            parts.append(f"merged generations of {size(self.reclaimable_bytes)}")
+        return parts
 
     def aged(self, seconds: float) -> Self:
         """Return the status that a table which did not change has some ``seconds`` later."""
@@ -187,8 +249,12 @@ class TableStatus(JsonRecord):
             )
             for region in self.regions
         )
-        snapshot_age = _aged(self.snapshot_age_seconds, seconds)
-        return replace(self, regions=regions, snapshot_age_seconds=snapshot_age)
+        return replace(
+            self,
+            regions=regions,
+            snapshot_age_seconds=_aged(self.snapshot_age_seconds, seconds),
+            oldest_version_seconds=_aged(self.oldest_version_seconds, seconds),
+        )
 
     @property
     def backlog_generations(self) -> int:

@@ -33,24 +33,38 @@ _TASKS = 4
 def status(
     table: NameOrUri,
     region: Regions = None,
+    old_bytes: Annotated[
+        bool | None,
+        Option(
+            "--old-bytes/--no-old-bytes",
+            help="Add up the bytes that only older versions need: lists every file. By default on "
+            "a local disk.",
+        ),
+    ] = None,
     *,
     storage: Storage,
     url: CatalogUrl = None,
 ) -> Output:
-    """Show the backlog of each region, and of a managed table which job is due and why.
+    """Show what a table stores, and what each job would gain; of a managed one which is due.
 
-    Also shows how far the maintained indexes are behind, and how old the snapshot is.
+    Also shows the backlog of each region, how far indexes are behind, and how old the snapshot is.
     Generations, rows and bytes are those that are flushed and not merged; log entries are those
     with rows that no generation covers yet, 0 if all rows are flushed; kept are merged generations
     that are still stored.
     """
     with managed_table(table, url) as (catalog, managed):
         if catalog is None or managed is None:
-            backlog = open_table(table, storage).status(regions=region)
+            backlog = open_table(table, storage).status(regions=region, old_bytes=old_bytes)
             return Output(backlog, partial(_print_status, backlog))
         from memwal.fleet import survey
 
-        state = survey(catalog, managed, storage_options=storage or None, regions=region)
+        state = survey(
+            catalog,
+            managed,
+            storage_options=storage or None,
+            regions=region,
+            old_bytes=old_bytes,
+        )
     return Output(state, partial(_print_survey, state))
 
 
@@ -81,6 +95,42 @@ def _print_status(status: TableStatus) -> None:
         f"{status.uri} at version {status.version}; older versions stay unless a version retention "
         "is set, for memwal gc or in the policy"
     )
+    print_line(status.stored)
+    if status.mem_wal:
+        _print_regions(status)
+    else:
+        print_line(f"MemWAL is not enabled; memwal enable {status.uri} does it")
+    for problem in status.lost_refs:
+        print_line(problem)
+    if status.lost_progress:
+        print_line(status.lost_progress)
+    if status.indexes:
+        print_records(
+            status.indexes,
+            ("index", "generations behind", "in regions", "rows behind"),
+            ("name", "generations", "regions", "rows"),
+        )
+    bad = ", ".join(index.name for index in status.indexes if index.stale or index.damaged)
+    if bad:
+        print_line(
+            f"indexes that miss rows or files, and are not used until memwal index ran: {bad}"
+        )
+    for job, gain in status.gains.items():
+        print_line(f"a run of {job} would gain: {gain}")
+    if not status.mem_wal:
+        return
+    taken = status.snapshot_age_seconds
+    changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
+    print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))
+    held = status.held_bytes
+    protected = f"; held for writers of other clients: {size(held)}" if held else ""
+    print_line(
+        f"could be collected: {size(status.reclaimable_bytes)}, once no version within the "
+        f"retention, tag or branch needs it{protected}"
+    )
+
+
+def _print_regions(status: TableStatus) -> None:
     oldest = max((region.oldest_backlog_seconds or 0 for region in status.regions), default=0)
     unflushed = sum(region.unflushed_wal_entries for region in status.regions)
     total = (
@@ -107,32 +157,6 @@ def _print_status(status: TableStatus) -> None:
             "regions with rows of writers that are closed or dead, which memwal recover flushes: "
             f"{status.regions_to_recover}"
         )
-    for problem in status.lost_refs:
-        print_line(problem)
-    if status.lost_progress:
-        print_line(status.lost_progress)
-    if status.indexes:
-        print_records(
-            status.indexes,
-            ("index", "generations behind", "in regions", "rows behind"),
-            ("name", "generations", "regions", "rows"),
-        )
-    bad = ", ".join(index.name for index in status.indexes if index.stale or index.damaged)
-    if bad:
-        print_line(
-            f"indexes that miss rows or files, and are not used until memwal index ran: {bad}"
-        )
-    taken = status.snapshot_age_seconds
-    changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
-    print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))
-    held = status.held_bytes
-    protected = f"; held for writers of other clients: {size(held)}" if held else ""
-    print_line(
-        f"could be collected: {size(status.reclaimable_bytes)}, once no version within the "
-        f"retention, tag or branch needs it{protected}; small fragments: "
-        f"{status.small_fragments or 0}; deleted rows still stored: "
-        f"{status.deleted_percent or 0:.0f} %"
-    )
 
 
 def _row(region: RegionBacklog) -> tuple[object, ...]:
