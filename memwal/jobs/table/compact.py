@@ -10,9 +10,11 @@ Where merges are frequent and touch all fragments, however small, shrinking is n
 :mod:`memwal.fleet.exclusive`.
 
 A commit remaps the indexes over the fragments that it replaces, and Lance then forgets their
-catch-up. The job records it again, for each index that covers every fragment of the latest version,
-by compare-and-swap on that version. If the process dies before, or another commit has added
-fragments, an index stays behind until the next index build, which readers and collections allow.
+catch-up. The job records it again by compare-and-swap on the latest version: what was merged, for
+an index that covers every fragment, and what it had caught up with before, for one that covers the
+fragments where those rows now are. If the process dies before, or another one has moved the rows
+again, an index stays behind until the next index build, which readers and collections allow. A
+process that is paused before finds that in the version that it compares with.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -40,12 +42,13 @@ from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base, open_dataset
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.lance_manifest import has_narrow_dictionaries
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import DATA_DIR
 from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
 from memwal.jobs.progress import Unit, run_tasks
-from memwal.lsm.indexes.catchup import with_complete_coverage
+from memwal.lsm.indexes.catchup import CarriedCatchUp, with_carried_coverage
 from memwal.storage.location import TableLocation
 from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
 
@@ -53,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 _SHRINK = 4
 _CONFLICT_WAIT_SECONDS = 0.2
+# Id of no fragment: another process has moved its rows, nobody knows where to.
+_GONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     check_progress(find_lost_progress(base))
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
     chosen = _choose(base, limits, options.min_fragments)
+    carried = CarriedCatchUp.of(base)
     while (
         chosen
         and commits != options.max_commits
@@ -137,9 +143,15 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
             for result in rewritten:
                 metrics["fragments_removed"] += result.metrics.fragments_removed
                 metrics["fragments_added"] += result.metrics.fragments_added
-            chosen |= _still_small(base, limits, rewritten)
+            new = [_new_fragments(base, result) for result in rewritten]
+            moved = list(zip((task.fragments for task in rewrites), new, strict=True))
+            carried = {name: catch_up.after(moved) for name, catch_up in carried.items()}
+            # Where new fragments are small, their rows took much less space than before. They are
+            # joined again; each time there are fewer, so that the job ends.
+            sizes = fragment_sizes(base)
+            chosen |= frozenset().union(*new).intersection(sizes.ids[sizes.small(limits)].tolist())
     if commits:
-        base = _record_catch_up(base, options)
+        base = _record_catch_up(base, options, carried)
     return JobResult(
         job="compact",
         table=location.uri,
@@ -152,14 +164,20 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     )
 
 
-def _record_catch_up(base: BaseTable, options: CompactOptions) -> BaseTable:
-    """Record the coverage of the indexes, which Lance forgot in the commits; return the table."""
-    if with_complete_coverage(base) == base.details:
+def _record_catch_up(
+    base: BaseTable, options: CompactOptions, carried: Mapping[str, CarriedCatchUp]
+) -> BaseTable:
+    """Record the catch-up of the indexes, which Lance forgot in the commits; return the table."""
+
+    def recorded(latest: BaseTable) -> IndexDetails:
+        return with_carried_coverage(latest, carried)
+
+    if recorded(base) == base.details:
         return base
     if options.guard is not None:
         options.guard()
     try:
-        return update_details(base.location, with_complete_coverage)
+        return update_details(base.location, recorded)
     except ConflictError as error:
         # The next index build records it.
         logger.info("%s", error)
@@ -231,22 +249,15 @@ def _plan(
     return tuple(planned)
 
 
-def _still_small(
-    base: BaseTable, limits: FragmentLimits, rewrites: Sequence[RewriteResult]
-) -> frozenset[int]:
-    """Return the ids of new fragments that are small: neighbours among them are joined again.
-
-    Where that happens, rows took much less space than before. Each time there are fewer fragments,
-    so that the job ends.
-    """
-    ours = {name for rewrite in rewrites for name in _new_files(rewrite)}
-    sizes = fragment_sizes(base)
-    small = frozenset(sizes.ids[sizes.small(limits)].tolist())
-    return frozenset(
+def _new_fragments(base: BaseTable, rewrite: RewriteResult) -> frozenset[int]:
+    """Return the ids that the new fragments got in their commit; ``_GONE`` if one is gone again."""
+    files = frozenset(_new_files(rewrite))
+    found = frozenset(
         part.fragment_id
         for part in base.dataset.get_fragments()
-        if part.fragment_id in small and any(file.path in ours for file in data_files(part))
+        if any(file.path in files for file in data_files(part))
     )
+    return found if len(found) == rewrite.metrics.fragments_added else found | {_GONE}
 
 
 def _are_unchanged(base: BaseTable, rewrites: Sequence[CompactTask]) -> bool:

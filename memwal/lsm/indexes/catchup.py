@@ -11,7 +11,7 @@ as :mod:`memwal.jobs.index.job` builds them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -125,6 +125,71 @@ def with_complete_coverage(base: BaseTable) -> IndexDetails:
         if index.name in maintained and not index_coverage(base, index).uncovered
     }
     return replace(base.details, catchup={**base.details.catchup, **complete})
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedCatchUp:
+    """What an index had caught up with before a compaction, and where the rows of that are now.
+
+    All rows of these generations that are still the newest are in fragments that the index covers.
+    A compaction moves them to new fragments, and Lance moves them in the index. So the index has
+    caught up as far if it covers all these fragments: whether it was built anew in the meantime
+    or not, and whatever was merged. If one of the fragments is gone, another process has moved its
+    rows, and nothing is known of them.
+    """
+
+    generations: Mapping[UUID, int]
+    fragments: frozenset[int]
+
+    @classmethod
+    def of(cls, base: BaseTable) -> dict[str, CarriedCatchUp]:
+        """Return that of each maintained index of a version, by name."""
+        existing = frozenset(base.dataset.fragment_ids())
+        names = set(maintained_index_names(base)) - set(unusable_indexes(base))
+        return {
+            index.name: cls(found, _covered(index) & existing)
+            for index in base.dataset.describe_indices()
+            if index.name in names and (found := caught_up(base, index.name))
+        }
+
+    def after(self, rewritten: Iterable[tuple[frozenset[int], frozenset[int]]]) -> CarriedCatchUp:
+        """Return it after old fragments were rewritten into new ones: pairs of their ids."""
+        fragments = self.fragments
+        for old, new in rewritten:
+            if fragments & old:
+                fragments = fragments - old | new
+        return replace(self, fragments=fragments)
+
+
+def _covered(index: IndexDescription) -> frozenset[int]:
+    return frozenset(number for segment in index.segments for number in segment.fragment_ids)
+
+
+def with_carried_coverage(base: BaseTable, carried: Mapping[str, CarriedCatchUp]) -> IndexDetails:
+    """Return details in which the indexes have caught up with what they cover, or had before.
+
+    As :func:`with_complete_coverage`, and for each other index what was ``carried``.
+    """
+    complete = with_complete_coverage(base)
+    existing = frozenset(base.dataset.fragment_ids())
+    unusable = unusable_indexes(base)
+    kept = {}
+    for index in base.dataset.describe_indices():
+        before = carried.get(index.name)
+        if before is None or index.name in unusable:
+            continue
+        if before.fragments <= existing & _covered(index):
+            recorded = complete.catchup.get(index.name, {})
+            kept[index.name] = {
+                **recorded,
+                **{
+                    region: generation
+                    for region, generation in before.generations.items()
+                    # What was merged may have been taken back.
+                    if recorded.get(region, 0) < generation <= base.details.merged.get(region, 0)
+                },
+            }
+    return replace(complete, catchup={**complete.catchup, **kept})
 
 
 @dataclass(frozen=True, slots=True)

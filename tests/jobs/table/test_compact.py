@@ -166,8 +166,9 @@ def test_progress_and_catch_up_stay(ten: memwal.Table) -> None:
 class TestBeforeTheCatchUp:
     """Lance forgets it in the commit of a compaction, and another commit records it."""
 
-    def test_a_merge_leaves_the_indexes_behind(self, ten: memwal.Table) -> None:
+    def test_a_merge_in_between_leaves_them_as_far_as_they_were(self, ten: memwal.Table) -> None:
         build_indexes(ten.location)
+        merged = ten.base().details.merged
         calls = itertools.count()
 
         def merge_more() -> None:
@@ -178,9 +179,73 @@ class TestBeforeTheCatchUp:
         compact(ten.location, CompactOptions(guard=merge_more))
 
         base = ten.base()
-        assert not covers(base, "id_idx", base.details.merged)
+        for name in ("id_idx", "n_idx"):
+            assert base.details.catchup[name] == merged != base.details.merged
         assert base_state(ten) == {**TEN, 1000: 1}
         assert ten.verify(deep=True).clean
+
+    def test_an_index_that_covers_a_part_stays_as_far_as_it_was(self, ten: memwal.Table) -> None:
+        build_indexes(ten.location)
+        merged = ten.base().details.merged
+        expected = {**TEN, **fragmented(ten, 3, start=20)}
+        build_indexes(ten.location, IndexOptions(indexes=["id_idx"]))
+
+        # In two commits.
+        assert compact(ten.location, CompactOptions(commit_bytes=1)).commits == 2
+
+        base = ten.base()
+        assert base.details.catchup["id_idx"] == base.details.merged
+        assert base.details.catchup["n_idx"] == merged
+        assert base_state(ten) == expected
+        assert ten.verify(deep=True).clean
+
+    @pytest.mark.parametrize("after", ["commit", "reading"])
+    def test_rows_that_another_client_has_moved_are_not_known(
+        self, ten: memwal.Table, monkeypatch: pytest.MonkeyPatch, after: str
+    ) -> None:
+        build_indexes(ten.location)
+        expected = {**TEN, **fragmented(ten, 3, start=20)}
+        calls = itertools.count()
+        real = Compaction.commit
+
+        def move() -> None:
+            dataset = ten.base().dataset
+            dataset.delete("id = 1")
+            dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+
+        def commit(*args: Any) -> None:
+            real(*args)
+            if after == "commit":
+                move()
+
+        def guard() -> None:
+            if next(calls) and after == "reading":
+                move()
+
+        monkeypatch.setattr(Compaction, "commit", staticmethod(commit))
+        compact(ten.location, CompactOptions(guard=guard))
+
+        assert ten.base().details.catchup == {}
+        del expected[1]
+        assert base_state(ten) == expected
+
+    def test_an_index_that_another_client_has_emptied_covers_nothing(
+        self, ten: memwal.Table
+    ) -> None:
+        build_indexes(ten.location)
+        expected = {**TEN, **fragmented(ten, 3, start=20)}
+        calls = itertools.count()
+
+        def replace_index() -> None:
+            if next(calls):
+                ten.base().dataset.create_scalar_index(
+                    "n", "BTREE", name="n_idx", replace=True, train=False
+                )
+
+        compact(ten.location, CompactOptions(guard=replace_index))
+
+        assert set(ten.base().details.catchup) == {"id_idx"}
+        assert base_state(ten) == expected
 
     def test_an_index_that_was_behind_stays_behind(self, ten: memwal.Table) -> None:
         build_indexes(ten.location, IndexOptions(indexes=["id_idx"]))
