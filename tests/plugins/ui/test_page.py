@@ -70,6 +70,23 @@ def test_table(tab: Callable[..., Any], server: PageServer, name: str, theme: st
     picture(page, f"table-{theme}" if name == "flights" else f"regions-{theme}")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_table_without_mem_wal(tab: Callable[..., Any], server: PageServer, theme: str) -> None:
+    server.answers.plain.add("flights")
+    opened = tab(theme=theme, height=900)
+    page = opened.page
+    page.goto(f"{server.page}#/tables/flights")
+    jobs = page.locator("table.due tbody tr")
+    expect(jobs).to_have_count(3)
+    for absent in ("Levels", "Regions"):
+        expect(page.get_by_role("heading", name=absent, exact=True)).to_have_count(0)
+    buttons = page.get_by_role("region", name="Start a run").get_by_role("button")
+    expect(buttons).to_have_text(["Run now", "Dry run"])
+    assert opened.violations() == []
+    assert opened.complaints == []
+    picture(page, f"plain-{theme}")
+
+
 def test_sorted_and_filtered_by_keyboard(tab: Callable[..., Any], server: PageServer) -> None:
     page = tab().page
     page.goto(server.page)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import IndexLag
 
@@ -31,10 +32,17 @@ class Canned:
     tables : int, default 500
         Rows of the fleet. The first is ``flights``, of 16 regions; the second ``clicks-wide``,
         of 10,000.
+
+    Attributes
+    ----------
+    rows : list of dict
+    plain : set of str
+        Tables without MemWAL.
     """
 
     def __init__(self, now: datetime, *, tables: int = 500) -> None:
         self.now = now
+        self.plain: set[str] = set()
         self.rows = [self._row(index) for index in range(tables)]
         for row in self.rows[:2]:
             self._agree(row)
@@ -203,7 +211,7 @@ class Canned:
             **row,
             "policy": asdict(Policy(tags=tuple(row["tags"]))),
             "status": self._status(row) if known else None,
-            "due": self._due() if known else {},
+            "due": self._due(name) if known else {},
             "skipped_regions": skipped,
             "failed_jobs": [{**error, "next_try_at": self.ago(-95)} for error in row["errors"]],
             "quality": self._quality() if name == "flights" else None,
@@ -271,6 +279,7 @@ class Canned:
         return {
             "uri": row["uri"],
             "version": row["version"],
+            "mem_wal": row["table"] not in self.plain,
             "indexes": [
                 asdict(lag)
                 for lag in (
@@ -291,9 +300,9 @@ class Canned:
             "base_rows": row["base_rows"],
         }
 
-    def _due(self) -> dict[str, Any]:
+    def _due(self, name: str) -> dict[str, Any]:
         rest = {"postponed": None, "critical": False}
-        return {
+        due = {
             "merge": {
                 **rest,
                 "reason": "9 pending generations (limit 4)",
@@ -314,6 +323,8 @@ class Canned:
                 "pressure": 1.14,
             },
         }
+        jobs = jobs_of(mem_wal=name not in self.plain)
+        return {job: decision for job, decision in due.items() if job in jobs}
 
     def history(self, hours: float) -> dict[str, Any]:
         """Answer of ``api/tables/{name}/history``."""

@@ -213,7 +213,7 @@ function Numbers({ table }: { table: TableDetail }): JSX.Element {
             value: status.deleted_percent === null ? "–" : `${Math.round(status.deleted_percent)} %`,
             note: "of the stored rows",
           },
-          { name: "Index catch-up", value: count(Math.max(0, ...status.indexes.map((one) => one.rows ?? 0))), note: "rows behind, of the last index" },
+          { name: "Index catch-up", value: count(Math.max(0, ...status.indexes.map((one) => one.rows ?? 0))), note: "rows, of the index furthest behind" },
         ]}
       />
     );
