@@ -41,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "lookup-growth": many_generations.growth_lines,
     "scan-growth": scan_growth.scan_growth_lines,
     "read-requests": requests.query_requests,
+    "status-requests": requests.status_requests,
 }
 
 

@@ -107,7 +107,10 @@ def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
     assert "<= 1.3" in printed
 
 
-READS = ("scan", "scan-memory", "lookup", "vector", "text", "fresh", "lookup-growth", "scan-growth")
+READS = (
+    *("scan", "scan-memory", "lookup", "vector", "text", "fresh"),
+    *("lookup-growth", "scan-growth", "status-requests"),
+)
 
 
 def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Requests to S3: of each flush of the log, and of each kind of query over a backlog."""
+"""Requests to S3: of each flush of the log, of each kind of query over a backlog, of a status."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ _WARM_UP = 5
 # An IVF_PQ index is trained with 256 rows at least, and a thousand of two thousand keys are wanted.
 _LEAST_ROWS = 2_000
 _MOST_ROWS = 20_000
+_LEAST_FRAGMENTS = 20
+_MOST_FRAGMENTS = 10_000
+_COMMITS = 20
+_STATUS_LIMIT = 10.0
 
 
 def flush_requests(folder: Path, rows: int) -> Iterator[Line]:
@@ -98,6 +102,46 @@ def query_requests(folder: Path, rows: int) -> Iterator[Line]:
                     rival=Rival.LANCE if other is native else Rival.OURS,
                     note=_note(ours[kind], other[kind]),
                 )
+
+
+def status_requests(folder: Path, rows: int) -> Iterator[Line]:
+    """Requests of the first status of a table without MemWAL that has very many fragments."""
+    fragments = min(max(rows // 200, _LEAST_FRAGMENTS), _MOST_FRAGMENTS)
+    with running_emulator(folder) as emulator, gateway_before(emulator.endpoint) as proxy:
+        options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
+        uri = f"s3://{emulator.create_bucket()}/table"
+        dataset = lance.write_dataset(tables.narrow_rows(50, 0), uri, storage_options=options)
+        for kind in ("BTREE", "BITMAP", "ZONEMAP"):
+            dataset.create_scalar_index("id", kind, name=kind)
+        # No status reads a data file: one does for all fragments.
+        (first,) = (fragment.metadata for fragment in dataset.get_fragments())
+        for part in range(_COMMITS):
+            added = (fragments - 1) * (part + 1) // _COMMITS - (fragments - 1) * part // _COMMITS
+            append = lance.LanceOperation.Append([first] * added)
+            version = dataset.latest_version
+            lance.LanceDataset.commit(uri, append, read_version=version, storage_options=options)
+        table = memwal.open(uri, storage_options=options)
+        proxy.taken()
+        found = table.status()
+        ours = len(proxy.taken())
+        dataset = lance.dataset(uri, storage_options=options)
+        dataset.stats.dataset_stats()
+        dataset.versions()
+        for index in dataset.describe_indices():
+            dataset.stats.index_stats(index.name)
+        native = len(proxy.taken())
+    yield Line(
+        name="status-requests",
+        what=f"requests to S3 of a status of {found.fragments:,} fragments and three indexes",
+        ours=constant(float(ours)),
+        other=constant(_STATUS_LIMIT),
+        unit="requests",
+        against="ten",
+        rival=Rival.LIMIT,
+        target=Target(1.0),
+        note=f"the first of a process; Lance's own statistics and list of the {found.versions} "
+        f"versions {native}",
+    )
 
 
 def _following(counted: list[int]) -> Figure:
