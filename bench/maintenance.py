@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cases.blobs import blob_lines
 from cases.compactions import compaction_lines
 from cases.divided_merges import divided_lines, scaling_lines
 from cases.file_checks import check_lines
@@ -35,6 +36,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "regions": region_lines,
     "index": index_lines,
     "checks": check_lines,
+    "blobs": blob_lines,
     "probes": probe_lines,
 }
 

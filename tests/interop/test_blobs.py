@@ -11,13 +11,7 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
-
-import memwal
-import memwal.queries
-from memwal.base_table.blobs import read_schema
-from memwal.errors import InvalidInputError
-from memwal.region.router import UNSHARDED_ID
-from tests.support.data.blobs import (
+from support.data.blobs import (
     MARKED,
     V2,
     VALUES,
@@ -28,6 +22,12 @@ from tests.support.data.blobs import (
     schema,
     stored,
 )
+
+import memwal
+import memwal.queries
+from memwal.base_table.blobs import read_schema
+from memwal.errors import InvalidInputError
+from memwal.region.router import UNSHARDED_ID
 
 _KINDS = pytest.mark.parametrize("kind", [MARKED, V2])
 _COUNT = len(VALUES)
