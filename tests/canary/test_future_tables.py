@@ -270,6 +270,21 @@ class TestUnknownFields:
                 collect()
             assert stored(filled) == files
 
+    def test_a_version_that_lance_would_restore_in_part_is_not_restored(
+        self, filled: memwal.Table
+    ) -> None:
+        add_version(folder(filled), set_unknown_field)
+        newer = filled.base().version
+        assert filled.base().newer_fields == ("field 999 of Manifest",)
+        lance.dataset(filled.uri).delete("id = 1")
+        assert filled.base().newer_fields == (), "Lance has dropped the field"
+        files = stored(filled)
+
+        with pytest.raises(NewerFormatError):
+            filled.restore(newer)
+
+        assert stored(filled) == files
+
     def test_lance_searches_indexes_that_it_may_know_more_of(self, filled: memwal.Table) -> None:
         filled.merge()
         lance.dataset(filled.uri).create_scalar_index("text", "INVERTED", name="text_idx")

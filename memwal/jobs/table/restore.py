@@ -180,6 +180,8 @@ def _loss(base: BaseTable, target: BaseTable | None) -> _Loss:
 
 
 def _check_target(base: BaseTable, target: BaseTable) -> None:
+    # Lance restores what it knows of a version.
+    target.check_changeable()
     if target.index is None:
         raise InvalidInputError(
             f"MemWAL was not enabled at version {target.version} of {base.location}; write the "
