@@ -336,6 +336,9 @@ def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schem
     """Return the schema with key columns that are marked as in Lance, and not nullable."""
     if len(set(primary_key)) != len(primary_key):
         raise InvalidInputError(f"a key column is given twice: {', '.join(primary_key)}")
+    repeated = [name for name in schema.names if schema.names.count(name) > 1]
+    if repeated:
+        raise InvalidInputError(f"the schema has several columns of the name {repeated[0]}")
     for position, name in enumerate(primary_key, start=1):
         index = schema.get_field_index(name)
         if index < 0:

@@ -147,6 +147,13 @@ class ObjectNotFoundError(StoreError):
     """
 
 
+class NotRegisteredError(ObjectNotFoundError):
+    """The catalog has no table, or no folder, of this name.
+
+    What to do: ``memwal catalog list`` shows the names; register the table.
+    """
+
+
 class ConflictError(MemWalError):
     """Another process made a conflicting change first; this call wrote nothing.
 

@@ -11,6 +11,7 @@ from memwal.errors import (
     MemWalError,
     MissingExtraError,
     NewerFormatError,
+    NotRegisteredError,
     OutcomeUnknownError,
     ReadTimeoutError,
     SparkUnavailableError,
@@ -46,6 +47,7 @@ _ERRORS: dict[ExitCode, tuple[type[MemWalError], ...]] = {
         UnsupportedStoreError,
         MissingExtraError,
         NewerFormatError,
+        NotRegisteredError,
     ),
     ExitCode.CONFLICT: (
         ConflictError,

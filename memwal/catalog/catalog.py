@@ -39,7 +39,7 @@ from memwal.catalog.records import (
     snapshot_lock,
     write_snapshot,
 )
-from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.errors import InvalidInputError, NotRegisteredError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.local_files import from_os_error
@@ -214,13 +214,13 @@ class Catalog(History):
     def remove_folder(self, uri: str) -> TableFolder:
         """Remove a folder by its address: its tables stay registered, later ones are not.
 
-        ``uri`` is as of :meth:`add_folder`. Raises ``ObjectNotFoundError`` if the catalog does not
+        ``uri`` is as of :meth:`add_folder`. Raises ``NotRegisteredError`` if the catalog does not
         have it.
         """
         with self._database.writing() as session:
             row = session.get(TableFolderRow, self._address(uri).rstrip("/"))
             if row is None:
-                raise ObjectNotFoundError(
+                raise NotRegisteredError(
                     f"{uri} is no folder whose tables are registered in "
                     f"{self._database.shown_url}; memwal catalog folders lists them"
                 )
@@ -234,7 +234,7 @@ class Catalog(History):
 
         Raises
         ------
-        ObjectNotFoundError
+        NotRegisteredError
             No table has this name.
         InvalidInputError
             A keyword or a value is not allowed, or another table has this quarantine.
@@ -263,7 +263,7 @@ class Catalog(History):
         """Remove the table ``name`` from the catalog and return its record.
 
         The Lance table itself, its job runs and its backlog history stay. Raises
-        ``ObjectNotFoundError`` if no table has this name.
+        ``NotRegisteredError`` if no table has this name.
         """
         with self._database.writing() as session:
             row = self._find(session, name)
@@ -277,7 +277,7 @@ class Catalog(History):
 
         Raises
         ------
-        ObjectNotFoundError
+        NotRegisteredError
             No table has this name.
         InvalidInputError
             Its policy cannot be read. With ``allow_problem``, the table has a ``problem`` instead.
@@ -403,8 +403,9 @@ class Catalog(History):
         if NAME.fullmatch(name):
             row = session.scalar(select(ManagedTableRow).where(ManagedTableRow.name == name))
         if row is None:
-            raise ObjectNotFoundError(
-                f"No table named {shown_name(name)} is registered in {self._database.shown_url}."
+            raise NotRegisteredError(
+                f"No table named {shown_name(name)} is registered in {self._database.shown_url}; "
+                "memwal catalog list shows the names."
             )
         return row
 

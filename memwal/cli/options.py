@@ -254,11 +254,13 @@ def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:
         raise InvalidInputError("give the columns either as --schema FILE or as --column NAME:TYPE")
     if file is not None:
         return _read_schema(file)
-    fields = []
+    fields: list[pa.Field] = []
     for column in columns or ():
         name, separator, text = column.rpartition(":")
         if not separator or not name or not is_unicode(name):
             raise InvalidInputError(f"column {column!r} is not of the form NAME:TYPE")
+        if any(field.name == name for field in fields):
+            raise InvalidInputError(f"column {name} is given twice")
         fields.append(pa.field(name, parse_type(text.strip())))
     return pa.schema(fields)
 

@@ -309,20 +309,71 @@ def register_folder(
 ) -> list[ManagedTable]:
     """Register the tables of a ``folder`` of the ``catalog`` that are new; return their records.
 
-    ``storage_options`` are by default those that the folder refers to. Raises as
-    :func:`find_tables`, and InvalidInputError if the options cannot be read.
+    ``storage_options`` are by default those that the folder refers to.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such folder, or the options cannot be read.
+    StoreAccessError, StoreUnavailableError
+        A folder could not be listed.
     """
     ref = folder.storage_options_ref
     if storage_options is None and ref is not None:
         storage_options = _read_options(ref, folder.uri)
+    found = find_tables(folder.uri, storage_options=storage_options)
+    if not found:
+        _check_exists(TableLocation(folder.uri, storage_options or {}))
     return register_tables(
         catalog,
-        find_tables(folder.uri, storage_options=storage_options),
+        found,
         storage_options_ref=ref,
         enabled=folder.enabled,
         policy=folder.policy,
         owner=folder.owner,
     )
+
+
+def _check_exists(folder: TableLocation) -> None:
+    path = folder.local_path
+    if not (path.is_dir() if path is not None else any(folder.store.list(""))):
+        raise InvalidInputError(
+            f"there is no folder {folder}; correct the address, or, if its disk is not mounted, "
+            "mount it"
+        )
+
+
+@public
+def add_folder(
+    catalog: Catalog,
+    address: str,
+    *,
+    storage_options_ref: str | None = None,
+    policy: Policy | None = None,
+    owner: str = "memwal",
+    enabled: bool = True,
+) -> list[ManagedTable]:
+    """Add a folder to the ``catalog``, and register its tables; return those that are new.
+
+    The other parameters and the errors are those of :func:`maintain`. ``enabled`` tells whether the
+    tables are maintained from now on. A folder that does not exist is not added.
+    """
+    known = {folder.uri for folder in catalog.folders()}
+    folder = catalog.add_folder(
+        address,
+        storage_options_ref=storage_options_ref,
+        policy=policy,
+        owner=owner,
+        enabled=enabled,
+    )
+    if (storage_options_ref or "").startswith(CONNECTION_PREFIX):
+        return []
+    try:
+        return register_folder(catalog, folder)
+    except InvalidInputError:
+        if folder.uri not in known:
+            catalog.remove_folder(folder.uri)
+        raise
 
 
 @public
@@ -362,7 +413,7 @@ def maintain(
     Raises
     ------
     InvalidInputError
-        A value is not allowed, or the storage options cannot be read.
+        There is no such folder, a value is not allowed, or the storage options cannot be read.
     StoreAccessError, StoreUnavailableError
         A folder could not be listed.
     """
@@ -370,12 +421,13 @@ def maintain(
 
     with closing(Catalog(catalog_url)) as catalog:
         catalog.migrate()
-        folder = catalog.add_folder(
-            address, storage_options_ref=storage_options_ref, policy=policy, owner=owner
+        return add_folder(
+            catalog,
+            address,
+            storage_options_ref=storage_options_ref,
+            policy=policy,
+            owner=owner,
         )
-        if (storage_options_ref or "").startswith(CONNECTION_PREFIX):
-            return []
-        return register_folder(catalog, folder)
 
 
 def _table_keys(store: ObjectStore, depth: int) -> Iterator[str]:

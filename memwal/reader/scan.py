@@ -121,6 +121,12 @@ class Scan(Result):
         )
         # The first batch is read now, while the scan can still start over.
         first = list(itertools.islice(batches, 1))
+        if self._filter is not None and not first:
+            # Where there is no row, nothing has looked at the filter.
+            with _translate_errors(sources.base, self._filter):
+                sources.base.dataset.scanner(
+                    columns=[], filter=self._filter, with_row_id=True
+                ).explain_plan()
         return pa.RecordBatchReader.from_batches(
             with_extra(schema, self._extra), itertools.chain(first, batches)
         )

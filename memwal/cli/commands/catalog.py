@@ -107,9 +107,18 @@ def register(
     reference = check_storage_options_ref(storage_options_ref)
     only_airflow = (reference or "").startswith(CONNECTION_PREFIX)
     if table is None:
-        return _register_folder(
-            catalog, name, reference, chosen, owner, enabled=not disabled, look=not only_airflow
+        from memwal.fleet.tables import add_folder
+
+        new = add_folder(
+            catalog,
+            name,
+            storage_options_ref=reference,
+            policy=chosen,
+            owner=owner,
+            enabled=not disabled,
         )
+        rows = table_of(("name", "address", "MemWAL"), [(t.name, t.uri, t.mem_wal) for t in new])
+        return Output([t.to_dict() for t in new], rows if new else f"no table of {name} is new")
     check_name(name)
     check_uri(table)
     opened = None
@@ -136,27 +145,6 @@ def register(
         f"registered {name}: {added.uri}, {state}\n"
         f"owner {added.owner}, {maintained}; memwal catalog policy show {name}\n{next_step}",
     )
-
-
-def _register_folder(
-    catalog: Catalog,
-    address: str,
-    reference: str | None,
-    policy: Policy,
-    owner: str,
-    *,
-    enabled: bool,
-    look: bool,
-) -> Output:
-    from memwal.fleet.tables import register_folder
-
-    folder = catalog.add_folder(
-        address, storage_options_ref=reference, policy=policy, owner=owner, enabled=enabled
-    )
-    added = register_folder(catalog, folder) if look else []
-    rows = table_of(("name", "address", "MemWAL"), [(t.name, t.uri, t.mem_wal) for t in added])
-    found = rows if added else f"no table below {folder.uri} is new"
-    return Output({"folder": folder.to_dict(), "registered": [t.to_dict() for t in added]}, found)
 
 
 def _describe(table: Table) -> str:

@@ -93,12 +93,14 @@ def test_register_without_a_check_does_not_need_the_table(cli, catalog):
     assert (catalog.get("later").uri, catalog.get("later").enabled) == ("/data/later.lance", False)
 
 
-def test_a_name_that_is_not_known_is_a_failure(cli, catalog):
+def test_a_name_that_is_not_known_is_wrong_input(cli, catalog):
     for command in ("show", "update", "unregister", "enable", "disable"):
         extra = ["--owner", "x"] if command == "update" else []
         answer = cli("catalog", command, "none", *extra)
-        assert answer.code == 1
+        assert answer.code == 2
         assert "'none'" in answer.stderr
+    for words in (("jobs", "run", "none", "merge"), ("jobs", "retry", "none")):
+        assert cli(*words).code == 2
 
 
 def test_update_disable_enable_unregister(cli, catalog):
@@ -183,7 +185,7 @@ def test_all_tables_of_a_folder_are_registered_also_later_ones(cli, catalog, mak
     folder = Path(table.uri).parent
     lance.write_dataset(pa.table({"a": [1]}), folder / "plain.lance")
     answer = cli("catalog", "register", "--all", str(folder), "-p", "tags=found", "--json")
-    assert {t["name"]: t["mem_wal"] for t in answer.json["registered"]} == {
+    assert {t["name"]: t["mem_wal"] for t in answer.json} == {
         Path(table.uri).name: True,
         "plain": False,
     }
@@ -204,7 +206,11 @@ def test_all_tables_of_a_folder_are_registered_also_later_ones(cli, catalog, mak
 def test_one_table_or_all_are_registered(cli, catalog, tmp_path):
     for wrong in (["only"], ["--all", "name", str(tmp_path)]):
         assert cli("catalog", "register", *wrong).code == 2
+    for missing in ("nothing", "a-file"):
+        (tmp_path / "a-file").touch()
+        assert cli("catalog", "register", "--all", str(tmp_path / missing)).code == 2
+    assert catalog.folders() == []
     # Only Airflow can read such options: it looks for the tables.
     given = ["--all", "s3://lake/db", "--storage-options-ref", "airflow:lake"]
-    assert cli("catalog", "register", *given, "--json").json["registered"] == []
+    assert cli("catalog", "register", *given, "--json").json == []
     assert [folder.uri for folder in catalog.folders()] == ["s3://lake/db"]
