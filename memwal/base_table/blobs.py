@@ -288,8 +288,11 @@ def _as_written(
         _where(is_range, descriptions.field("position")),
         _where(is_range, size),
     ]
-    kind = field.type.storage_type
-    storage = pa.StructArray.from_arrays(parts, fields=[*kind], mask=descriptions.is_null())
+    # A column that Lance has converted has no place for ranges, and no values with one.
+    fields = [*field.type.storage_type]
+    storage = pa.StructArray.from_arrays(
+        parts[: len(fields)], fields=fields, mask=descriptions.is_null()
+    )
     return pa.ExtensionArray.from_storage(field.type, storage)
 
 

@@ -59,10 +59,10 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return lambda array: array
     if pt.is_null(source):
         return lambda array: pa.nulls(len(array), target)
-    if isinstance(source, pa.BaseExtensionType):
-        return _chain(lambda array: array.storage, plan_cast(source.storage_type, target))
     if getattr(target, "extension_name", None) == BLOB_TYPE and not pt.is_struct(source):
         return _plan_blob(source, target)
+    if isinstance(source, pa.BaseExtensionType):
+        return _chain(lambda array: array.storage, plan_cast(source.storage_type, target))
     if isinstance(target, pa.BaseExtensionType):
         wrap = pa.ExtensionArray.from_storage
         return _chain(plan_cast(source, target.storage_type), lambda array: wrap(target, array))
@@ -80,18 +80,30 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def _plan_blob(source: pa.DataType, target: pa.BaseExtensionType) -> Cast | None:
-    """Return the cast of binary data to blobs, and of texts to blobs at these addresses."""
-    if not (is_binary(source) or is_text(source)):
+    """Return the cast of binary data to blobs, of texts to blobs at these addresses, or of blobs.
+
+    Blobs have two parts, or four with a range of an address: one that is not there must be null.
+    """
+    is_blob = getattr(source, "extension_name", None) == BLOB_TYPE
+    if not (is_blob or is_binary(source) or is_text(source)):
         return None
-    name = "uri" if is_text(source) else "data"
 
     def cast(array: pa.Array) -> pa.Array:
-        parts = [
-            array.cast(field.type) if field.name == name else pa.nulls(len(array), field.type)
-            for field in target.storage_type
-        ]
+        parts = {"uri" if is_text(source) else "data": array}
+        if is_blob:
+            storage = array.storage
+            parts = dict(zip([part.name for part in storage.type], storage.flatten(), strict=True))
         fields = [*target.storage_type]
-        storage = pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+        for name in parts.keys() - {field.name for field in fields}:
+            if parts[name].null_count < len(array):
+                raise pa.ArrowInvalid("the column keeps whole external blobs, and no ranges")
+        arrays = [
+            parts[field.name].cast(field.type)
+            if field.name in parts
+            else pa.nulls(len(array), field.type)
+            for field in fields
+        ]
+        storage = pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
         return pa.ExtensionArray.from_storage(target, storage)
 
     return cast

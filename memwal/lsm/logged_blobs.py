@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lance.blob import BlobType
 
 from memwal.base_table.blobs import EXTERNAL, blob_parts, is_blob_v2
-from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
 from memwal.format.paths import blob_key
 from memwal.format.wal_layout import LOGGED_TYPE_KEYS, blob_folder
 from memwal.storage.object_store import ObjectStore
@@ -111,8 +111,12 @@ def _from_logged(values: pa.StructArray, read: ReadBlob) -> pa.Array:
     names = [field.name for field in values.type]
     missing = {field.name for field in _LOGGED}.difference(names)
     if missing:
-        raise pa.ArrowInvalid(f"a blob of the log lacks {', '.join(sorted(missing))}")
+        raise InvalidInputError(f"a blob of the log lacks {', '.join(sorted(missing))}")
     parts = dict(zip(names, values.flatten(), strict=True))
+    try:
+        parts = {field.name: parts[field.name].cast(field.type) for field in _LOGGED}
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(f"a blob of the log cannot be read: {error}") from error
     kind = pc.fill_null(parts["kind"], 0).to_numpy()
     is_external = pa.array(kind == EXTERNAL)
     is_range = pc.and_(is_external, pc.greater(pc.fill_null(parts["blob_size"], 0), 0))

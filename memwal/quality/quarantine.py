@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.base_table.blobs import is_blob_v2
 from memwal.base_table.commit import commit_durably, create_durably
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import (
@@ -178,8 +179,13 @@ def _with_origin(rows: pa.Table, described: Mapping[str, object]) -> pa.Table:
     }
     whole = pa.table({name: meta[name] for name in _META.names}, schema=_META)
     # Field metadata is dropped: it may mark a primary key, and the key here is the origin.
+    # Blobs are plain values there, since Lance's merge_insert takes no external ones.
     for field, column in zip(rows.schema, rows.columns, strict=True):
-        whole = whole.append_column(pa.field(field.name, field.type), column)
+        kind = field.type
+        if is_blob_v2(field):
+            kind = kind.storage_type
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind)
+        whole = whole.append_column(pa.field(field.name, kind), column)
     return whole
 
 

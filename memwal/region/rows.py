@@ -131,6 +131,17 @@ def newest_row_positions(keys: pa.Array) -> Positions:
 
 
 def _align(array: pa.Array, stored: pa.Field, target: pa.Field) -> pa.Array:
+    name = getattr(target.type, "extension_name", None)
+    if array.type != target.type and name and name == getattr(array.type, "extension_name", None):
+        # The same type with fewer parts, or with more: blobs have two or four.
+        storage, kind = array.storage, target.type.storage_type
+        for part in storage.type if pt.is_struct(storage.type) else ():
+            if kind.get_field_index(part.name) < 0 and storage.field(part.name).null_count < len(
+                array
+            ):
+                raise pa.ArrowInvalid(f"{part.name} has values, and {kind} has no place for them")
+        sides = pa.field("", storage.type), pa.field("", kind)
+        return pa.ExtensionArray.from_storage(target.type, _align(storage, *sides))
     if _is_same(stored, target):
         return array.cast(target.type) if array.type != target.type else array
     old, new = _children(stored.type), _children(target.type)

@@ -22,11 +22,15 @@ from support.data.blobs import (
     schema,
     stored,
 )
+from support.data.quarantined import quarantine
+from support.data.quarantined import rules as quality_rules
 
 import memwal
 import memwal.queries
 from memwal.base_table.blobs import read_schema
 from memwal.errors import InvalidInputError
+from memwal.quality.quarantine import origins_of
+from memwal.quarantine_review import release
 from memwal.region.router import UNSHARDED_ID
 
 _KINDS = pytest.mark.parametrize("kind", [MARKED, V2])
@@ -424,3 +428,54 @@ def test_a_row_that_is_too_large_is_refused(tmp_path: Path, kind: str) -> None:
         with pytest.raises(InvalidInputError, match="max_row_bytes"):
             writer.upsert(rows(kind, [2], [b"x" * 11_000], key=False))
     assert _scanned(table) == {1: b"x" * 9_000}
+
+
+@_KINDS
+def test_a_row_with_a_blob_comes_back_from_the_quarantine(
+    tmp_path: Path, media: str, kind: str
+) -> None:
+    _create(kind, tmp_path / "t.lance")
+    table = memwal.open(tmp_path / "t.lance", allow_external=[media])
+    external = lance.Blob.from_uri(f"{media}/digits", position=1, size=2)
+    values = [b"good", b"b" * 5_000, external if kind == V2 else b"bad"]
+    given = rows(kind, range(3), values, key=False)
+    given = given.set_column(2, "n", pa.array([1, -1, -1]))
+    with table.writer() as writer:
+        writer.upsert(given)
+    table.merge(quality=quality_rules("quarantine"))
+    assert stored(table.uri) == {0: b"good"}
+    found = quarantine(table)
+    assert set(release(table, found, origins_of(found.read())).released)
+    assert _scanned(table) == {
+        0: b"good",
+        1: b"b" * 5_000,
+        2: b"12" if kind == V2 else b"bad",
+    }
+    table.merge()
+    assert not table.verify().findings
+
+
+def test_a_table_of_which_lance_has_converted_the_blobs(tmp_path: Path) -> None:
+    """In files of version 2.2 it makes ``lance.blob.v2`` of the mark, without ranges."""
+    table = memwal.create(
+        tmp_path / "t.lance",
+        schema(MARKED, key=False),
+        primary_key=["id"],
+        region_spec="unsharded",
+        data_storage_version="2.2",
+    )
+    expected = dict(zip(range(_COUNT), VALUES, strict=True))
+    writer = table.writer()
+    writer.upsert(rows(MARKED, expected, VALUES, key=False))
+    writer.upsert(rows(V2, [7], [b"blob"], key=False))
+    with pytest.raises(InvalidInputError):
+        ranged = lance.Blob.from_uri(f"file://{tmp_path}/t.lance/x", position=0, size=1)
+        writer.upsert(rows(V2, [8], [ranged], key=False))
+    writer.abort()
+    native = lance.dataset(table.uri).mem_wal_writer(str(UNSHARDED_ID))
+    native.close()
+    expected[7] = b"blob"
+    assert _scanned(table) == expected
+    table.merge()
+    assert stored(table.uri) == expected
+    assert not table.verify().findings
