@@ -21,6 +21,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TypeVar
 
+import histories.appends
 import histories.plain
 import histories.run_history
 import simulation.explore
@@ -31,6 +32,8 @@ from rich.table import Table
 from simulation.explore import STEPS, Explored, explore
 
 MOST_SHOWN = 5
+# Plays whose notes tell only how many calls there were.
+COUNTED = {"plain": histories.plain.run, "appends": histories.appends.run}
 
 Result = TypeVar("Result")
 
@@ -43,9 +46,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40, help="of each history")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--first-seed", type=int, default=secrets.randbits(40))
-    parser.add_argument("--only", choices=["worlds", *PLAYS, "plain"])
+    parser.add_argument("--only", choices=["worlds", *PLAYS, *COUNTED])
     arguments = parser.parse_args()
-    kinds = ["worlds", *PLAYS, "plain"] if arguments.only is None else [arguments.only]
+    kinds = ["worlds", *PLAYS, *COUNTED] if arguments.only is None else [arguments.only]
     soak = partial(
         _soak, seconds=60 * arguments.minutes / len(kinds), first_seed=arguments.first_seed
     )
@@ -62,10 +65,10 @@ def main() -> None:
         console.print(_table_of_plays(play, played, first=arguments.first_seed))
         console.print(_line(play, played, wrong), highlight=False, soft_wrap=True)
         broken += wrong
-    if "plain" in kinds:
-        plain = partial(_play_plain, seconds=arguments.seconds)
-        counted, wrong = soak(console, "plays of plain", plain, processes=1)
-        title = f"{len(counted):,} plays of plain from seed {arguments.first_seed}"
+    for name in [kind for kind in kinds if kind in COUNTED]:
+        counting = partial(_play_counted, seconds=arguments.seconds, name=name)
+        counted, wrong = soak(console, f"plays of {name}", counting, processes=1)
+        title = f"{len(counted):,} plays of {name} from seed {arguments.first_seed}"
         sums = sum(counted, Counter())
         console.print(_table(title, {name: f"{n:,}" for name, n in sums.items()}, Counter()))
         broken += wrong
@@ -87,11 +90,11 @@ def _play(seed: int, *, seconds: float, play: str) -> Played | str:
         return str(broken)
 
 
-def _play_plain(seed: int, *, seconds: float) -> Counter[str] | str:
+def _play_counted(seed: int, *, seconds: float, name: str) -> Counter[str] | str:
     try:
-        return histories.plain.run(seed, seconds)
+        return COUNTED[name](seed, seconds)
     except histories.plain.BrokenPromise as broken:
-        return f"plain, seed {seed}: {broken}"
+        return f"{name}, seed {seed}: {broken}"
 
 
 def _soak(

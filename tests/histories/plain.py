@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -87,7 +87,7 @@ def live(role: str, folder: Path, number: int, seed: int) -> None:
                     theirs.add(rows_of(range(first, first + BATCH)))
                 first += BATCH
             case "delete":
-                known = sorted(_noted(folder)["add"])
+                known = sorted(noted(folder)["add"])
                 if known:
                     gone = dice.choice(known)
                     with notes.call("delete", gone):
@@ -121,7 +121,7 @@ def _run_job(table: memwal.Table, dice: Random, notes: Notes) -> None:
         jobs[kind]()
 
 
-def _noted(folder: Path, state: str = "done") -> dict[str, set[int]]:
+def noted(folder: Path, state: str = "done") -> dict[str, set[int]]:
     """Return the first ids of the calls that were acknowledged, or begun, by their kinds."""
     found: dict[str, set[int]] = {"add": set(), "delete": set()}
     for path in folder.glob("*.notes"):
@@ -134,7 +134,7 @@ def _noted(folder: Path, state: str = "done") -> dict[str, set[int]]:
 
 def check(folder: Path, *, exactly: bool) -> None:
     """Compare what readers see with the notes before and after; ``exactly`` if nothing goes on."""
-    done = _noted(folder)
+    done = noted(folder)
     base = lance.dataset(folder / "t.lance")
     table = memwal.open(folder / "t.lance")
     by_reader = {
@@ -147,7 +147,7 @@ def check(folder: Path, *, exactly: bool) -> None:
             .to_arrow()
             .select(["id", "text"])
         )
-    begun = _noted(folder, "begin")
+    begun = noted(folder, "begin")
     for name, found in by_reader.items():
         ids = found.column("id").to_pylist()
         if len(ids) != len(set(ids)):
@@ -179,30 +179,61 @@ def check(folder: Path, *, exactly: bool) -> None:
 
 def run(seed: int, seconds: float) -> Counter[str]:
     """Run a play. Returns how many calls of each kind were acknowledged, and the kills."""
+    return play("plain", ROLES, _create, _finish, seed, seconds)
+
+
+def _finish(folder: Path) -> None:
+    table = memwal.open(folder / "t.lance")
+    table.compact(min_fragments=2)
+    table.build_indexes()
+    check(folder, exactly=True)
+
+
+def play(
+    module: str,
+    roles: Sequence[str],
+    create: Callable[[Path], None],
+    finish: Callable[[Path], None],
+    seed: int,
+    seconds: float,
+) -> Counter[str]:
+    """Make a table, let processes live and kill them, and look at what is left.
+
+    ``module`` is that of this package whose ``live`` the processes run.
+    """
     dice, done = Random(seed), Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="memwal-plain-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"memwal-{module}-") as name:
         folder = Path(name)
-        _create(folder)
-        children = {number: _start(folder, number, dice) for number in range(len(ROLES))}
+        create(folder)
+
+        def size(number: int) -> int:
+            return sum(path.stat().st_size for path in folder.glob(f"{number}.*.notes"))
+
+        def start(number: int) -> subprocess.Popen[bytes]:
+            sizes[number] = size(number)
+            return _start(module, roles[number], folder, number, dice)
+
+        sizes = dict[int, int]()
+        children = {number: start(number) for number in range(len(roles))}
         try:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 time.sleep(dice.uniform(0.5, 5))
-                number = dice.randrange(len(ROLES))
+                number = dice.randrange(len(roles))
                 if children[number].poll() is not None:
                     raise BrokenPromise((folder / f"{number}.err").read_text()[-2000:])
+                if size(number) == sizes[number]:
+                    # On a busy machine it is still starting.
+                    continue
                 children[number].kill()
                 children[number].wait()
                 done["kill"] += 1
-                children[number] = _start(folder, number, dice)
+                children[number] = start(number)
         finally:
             for child in children.values():
                 child.send_signal(signal.SIGKILL)
                 child.wait()
-        table = memwal.open(folder / "t.lance")
-        table.compact(min_fragments=2)
-        table.build_indexes()
-        check(folder, exactly=True)
+        finish(folder)
         lines = [line for path in folder.glob("*.notes") for line in path.read_text().splitlines()]
         ended = (line.split() for line in lines if line.startswith(("done", "fail")))
         # The last line of a process that was killed may be cut.
@@ -221,11 +252,13 @@ def _create(folder: Path) -> None:
     table.create_index("v", config=lancedb.index.IvfFlat(num_partitions=2))
 
 
-def _start(folder: Path, number: int, dice: Random) -> subprocess.Popen[bytes]:
-    words = [ROLES[number], str(folder), str(number), str(dice.getrandbits(20))]
+def _start(
+    module: str, role: str, folder: Path, number: int, dice: Random
+) -> subprocess.Popen[bytes]:
+    words = [role, str(folder), str(number), str(dice.getrandbits(20))]
     with (folder / f"{number}.err").open("wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "histories.plain", "live", *words],
+            [sys.executable, "-W", "ignore", "-m", f"histories.{module}", "live", *words],
             stderr=errors,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
