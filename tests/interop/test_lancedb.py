@@ -255,5 +255,5 @@ def test_lancedb_takes_mem_wal_away(tmp_path: Path) -> None:
 
     assert shared.fresh().get_lsm_write_spec() is None
     with pytest.raises(TableSetupError):
-        memwal.open(shared.ours.uri)
+        memwal.open(shared.ours.uri).writer()
     assert state(shared.fresh().to_arrow()) == shared.wanted
