@@ -34,7 +34,7 @@ def fragmented(catalog: Catalog, managed: Managed) -> memwal.Table:
 
 
 class Crowd:
-    """Runs tasks, and before the commit of each batch has a row of every fragment merged."""
+    """Runs tasks, and before the commit of each batch has another row of every fragment merged."""
 
     def __init__(self, catalog: Catalog, table: memwal.Table) -> None:
         self.catalog = catalog
@@ -43,16 +43,18 @@ class Crowd:
 
     def __call__(self, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         results = [function(task) for task in tasks]
-        number = 1000 + len(self.outcomes)
+        call = len(self.outcomes)
         with self.table.writer() as writer:
             for fragment in range(FRAGMENTS):
-                writer.upsert(numbered(10 * fragment, 1, n=number))
+                writer.upsert(numbered(10 * fragment + call, 1, n=1000 + call))
         self.outcomes.append(run_job(self.catalog, JobRequest("flights", "merge", force=True)))
         return results
 
     def state(self) -> dict[int, int]:
-        last = 999 + len(self.outcomes)
-        return {key: last if key % 10 == 0 else key // 10 for key in range(10 * FRAGMENTS)}
+        calls = len(self.outcomes)
+        return {
+            key: 1000 + key % 10 if key % 10 < calls else key // 10 for key in range(10 * FRAGMENTS)
+        }
 
 
 def test_a_compaction_gets_through_where_each_merge_touches_every_fragment(
@@ -99,13 +101,14 @@ def test_a_compaction_that_gets_no_turn_says_so(
 
 def test_a_lost_lease_ends_the_compaction(catalog: Catalog, fragmented: memwal.Table) -> None:
     expected = base_state(fragmented)
+    crowd = Crowd(catalog, fragmented)
 
     def lose(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         results = [function(task) for task in tasks]
         if any(lease.resource.endswith("/exclusive") for lease in catalog.leases.list()):
             catalog.leases.release(job_resource("flights", "merge"))
             return results
-        return Crowd(catalog, fragmented)([], function) or results
+        return crowd([], function) or results
 
     with pytest.raises(LeaseLostError):
         run_job(catalog, JobRequest("flights", "compact", force=True), runtime=Runtime(run=lose))
