@@ -8,10 +8,11 @@ cover, since a rewrite moves the rows in the indexes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import lance
 import numpy as np
 from lance.optimize import Compaction, CompactionTask
 
@@ -30,7 +31,7 @@ _WHOLE_RUN: Final = 1 << 40
 # Lance decodes a batch per processor at once, and keeps what it has read ahead.
 _BATCH_BYTES: Final = 4 << 20
 _MAX_BATCH_ROWS: Final = 8_192
-_READ_AHEAD_BYTES: Final = 64 << 20
+READ_AHEAD_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,30 @@ def fragment_sizes(base: BaseTable) -> FragmentSizes:
             )
         )
     return FragmentSizes(*np.array(measured, np.int64).reshape(-1, 6).T)
+
+
+def batch_rows(dataset: lance.LanceDataset, columns: Collection[str], *, most: int) -> int:
+    """Return how many rows of some columns a scan is to read at a time, ``most`` at most.
+
+    They have about 4 MiB on storage. With a number of bytes as the limit (``batch_size_bytes``),
+    Lance holds all rows of a fragment in memory. Reads the end of each data file.
+    """
+    fields = [field for field in dataset.lance_schema.fields() if field.name() in columns]
+    ids = {child.id() for field in fields for child in (field, *_descendants(field))}
+    stored = dataset.stats.data_stats().fields
+    size = sum(field.bytes_on_disk for field in stored if field.id in ids)
+    return _rows_of(size / max(dataset.count_rows(), 1), most)
+
+
+def _descendants(field: Any) -> Iterator[Any]:
+    for child in field.children():
+        yield child
+        yield from _descendants(child)
+
+
+def _rows_of(width: float, most: int) -> int:
+    """Return how many rows of so many bytes make a batch."""
+    return min(max(int(_BATCH_BYTES / max(width, 1)), 1), most)
 
 
 def small_fragment_ids(
@@ -192,13 +217,13 @@ def _rewrite(
     by_bytes = int(sizes.live_bytes[at].sum() / (_MARGIN * limits.target_bytes))
     count = max(rows // limits.target_rows, by_bytes, 1)
     # Batches of the fragment with the widest rows have a limited size.
-    width = max(float((sizes.stored[at] / np.maximum(sizes.rows[at], 1)).max()), 1)
+    width = float((sizes.stored[at] / np.maximum(sizes.rows[at], 1)).max())
     options = {
         **run["options"],
         "target_rows_per_fragment": max(-(-rows // count), 1),
         "excluded_fragment_ids": [],
-        "batch_size": min(max(int(_BATCH_BYTES / width), 1), _MAX_BATCH_ROWS),
-        "io_buffer_size": _READ_AHEAD_BYTES,
+        "batch_size": _rows_of(width, _MAX_BATCH_ROWS),
+        "io_buffer_size": READ_AHEAD_BYTES,
     }
     planned = {**run, "task": {"fragments": fragments}, "options": options}
     return Rewrite(

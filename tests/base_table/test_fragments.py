@@ -15,6 +15,7 @@ import memwal
 from memwal.base_table.fragments import (
     FragmentLimits,
     Rewrite,
+    batch_rows,
     fragment_sizes,
     plan_rewrites,
     small_fragment_ids,
@@ -127,3 +128,11 @@ def test_batches_are_as_small_as_the_widest_rows_need(tmp_path: Path) -> None:
     assert batch_rows([(100, 10), (100, 10)], "narrow") == 8_192
     assert 3 <= batch_rows([(100, 10), (2, 1 << 20)], "mixed") <= 4
     assert batch_rows([(1, 5 << 20), (1, 10)], "wide") == 1
+
+
+def test_a_scan_reads_as_many_rows_as_its_columns_allow(tmp_path: Path) -> None:
+    wide = [{"note": "short", "image": os.urandom(1 << 20)} for _ in range(4)]
+    data = pa.table({"id": range(4), "wide": wide, "n": [1, 2, 3, 4]})
+    dataset = lance.write_dataset(data, str(tmp_path / "t"))
+    assert batch_rows(dataset, ["id", "n"], most=1_000) == 1_000
+    assert 3 <= batch_rows(dataset, ["id", "wide"], most=1_000) <= 4

@@ -40,6 +40,8 @@ _CandidateKey = tuple[UUID, int]
 
 # Starting a smaller part on another worker takes longer than what it does.
 _MIN_PART_BYTES = 32 << 20
+# Rows from which a divided merge is the quicker one, if there are that many bytes.
+_WIDE_ROW_BYTES = 16 << 10
 # Smaller parts that each worker gets at most.
 _SMALL_PARTS = 8
 
@@ -53,6 +55,7 @@ class Candidate:
     bytes: int  # size in memory as its writer recorded it, or the size of its data files
     # Time since its flush; None unless it was looked up to explain a plan.
     age_seconds: float | None = None
+    rows: int | None = None  # with those that are replaced; None if its writer did not record it
 
     @property
     def reading(self) -> str:
@@ -101,6 +104,7 @@ def pending_candidates(
                 generation.path,
                 size(generation),
                 age(generation) if age is not None else None,
+                generation.rows,
             )
             for generation in flushed
             if generation.generation > merged
@@ -275,7 +279,7 @@ class MergePicker:
             )
             omitted |= over_budget
         commit_bytes, max_tasks = self.options.commit_bytes, self.options.max_tasks or 1
-        method = self._method(sum(region.bytes for region in selections))
+        method = self._method(selections)
         if method is MergeMethod.DIVIDED:
             parts = divide(selections, commit_bytes, max_tasks)
             commits = [[list(part.regions)] for part in parts]
@@ -295,9 +299,12 @@ class MergePicker:
         decisions = self._decisions(candidates, omitted, places, limit)
         return MergePlan(parts, tuple(decisions), method, self.held)
 
-    def _method(self, total: int) -> MergeMethod:
+    def _method(self, selections: Sequence[RegionSelection]) -> MergeMethod:
         if self.method is not None:
             return self.method
+        total = sum(region.bytes for region in selections)
+        if _is_wide(selections, total):
+            return MergeMethod.DIVIDED
         if total < self.options.divide_bytes:
             return MergeMethod.SMALL
         # In one commit, a single worker is faster by Lance's own merge.
@@ -336,6 +343,21 @@ class MergePicker:
                     task=task,
                     commit=commit,
                 )
+
+
+def _is_wide(selections: Iterable[RegionSelection], total: int) -> bool:
+    """Return whether a divided merge needs less memory and time, since the rows are wide.
+
+    It reads few of them at a time, and compares keys only. Lance's own merge holds all of them
+    several times, and copies them as often.
+    """
+    rows = [generation.rows for region in selections for generation in region.generations]
+    known = [count for count in rows if count is not None]
+    return (
+        total >= _MIN_PART_BYTES
+        and len(known) == len(rows)
+        and total >= _WIDE_ROW_BYTES * sum(known)
+    )
 
 
 def _select_within_budget(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from memwal.base_table.fragments import READ_AHEAD_BYTES, batch_rows
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
@@ -87,7 +88,11 @@ def _report(
     if sampled and sample_rows is not None:
         batches = [dataset.sample(sample_rows, columns=names)]
     elif totals:
-        scanner = dataset.scanner(columns=names, batch_size=_BATCH_ROWS)
+        scanner = dataset.scanner(
+            columns=names,
+            batch_size=batch_rows(dataset, names, most=_BATCH_ROWS),
+            io_buffer_size=READ_AHEAD_BYTES,
+        )
         batches = (pa.Table.from_batches([batch]) for batch in scanner.to_batches())
     else:
         rows = row_count

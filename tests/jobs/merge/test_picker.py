@@ -264,6 +264,26 @@ class TestDivided:
         assert method(41) is MergeMethod.DIVIDED
         assert method(9, max_tasks=4) is MergeMethod.SMALL
 
+    @pytest.mark.parametrize(
+        ("mebibytes", "rows", "method"),
+        [
+            (64, (2_000, 2_000), MergeMethod.DIVIDED),
+            # Not wide, not many bytes, of rows that nobody counted.
+            (64, (4_000, 10_000), MergeMethod.SMALL),
+            (8, (1, 1), MergeMethod.SMALL),
+            (64, (1, None), MergeMethod.SMALL),
+        ],
+    )
+    def test_wide_rows_are_merged_by_a_divided_merge(
+        self, mebibytes: int, rows: tuple[int | None, ...], method: MergeMethod
+    ) -> None:
+        generations = tuple(
+            Candidate(number, f"gen-{number}", mebibytes << 19, rows=count)
+            for number, count in enumerate(rows, start=1)
+        )
+        plan = MergePicker(MergeOptions()).pick([RegionSelection(A, generations)], seed=0)
+        assert plan.method is method
+
     def test_within_a_budget(self) -> None:
         picker = picker_of(divide_bytes=0, run_bytes=3, commit_bytes=1, skip_regions=[B])
         plan = picker.pick(candidates([2, 2], [1]), seed=0)
