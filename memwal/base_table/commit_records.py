@@ -23,6 +23,8 @@ REWRITE = "Rewrite"
 """Operation of a compaction: other fragments with the same rows."""
 DETAILS_CHANGE = "CreateIndex"
 """Operation of a change of the MemWAL index details, and of an index build: the same rows."""
+RESTORE = "Restore"
+"""Operation that brings the rows and the merge progress of an older version back."""
 
 _MESSAGE_PROPERTY = "__lance_commit_message"
 _PREFIX = "memwal merge "

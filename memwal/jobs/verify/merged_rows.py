@@ -20,7 +20,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.base_table.blobs import blob_names, with_values
-from memwal.base_table.commit_records import DETAILS_CHANGE, REWRITE, commit_record, read_details
+from memwal.base_table.commit_records import (
+    DETAILS_CHANGE,
+    RESTORE,
+    REWRITE,
+    commit_record,
+    read_details,
+)
+from memwal.base_table.region_marks import UNMARKED, read_marks
 from memwal.base_table.snapshot import BaseTable, open_base, open_dataset
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
@@ -151,7 +158,8 @@ def commits_since(base: BaseTable, region_id: UUID, generation: int) -> CommitsS
                 return CommitsSince(True, unrecorded)
         elif recorded and added:
             return CommitsSince(True, unrecorded)
-        is_merge = before.merged != after.merged or record.rows is not None
+        changes = before.merged != after.merged and record.kind != RESTORE
+        is_merge = changes or record.rows is not None
         if not is_merge and record.kind not in _KEEPS_ROWS:
             break
         after = before
@@ -199,8 +207,10 @@ def check_merged_rows(
     Not compared are: regions of an earlier spec, or of a place that other regions have or had,
     whose keys may have newer rows in those, which may be collected by now; keys that a generation
     deletes which is not merged yet, since the delete pass of a merge comes before its commit; keys
-    of pending generations whose rows a divided merge added without recording its progress; and
-    rows that are in the table's quarantine. ``sampled`` has the generations to compare, by region;
+    of pending generations whose rows a divided merge added without recording its progress;
+    generations before the ``first`` of their region's mark, which a person gave up after the base
+    table went back; and rows that are in the table's quarantine. ``sampled`` has the generations to
+    compare, by region;
     all by default.
     """
     newest_spec = max((spec.spec_id for spec in base.details.region_specs), default=0)
@@ -209,12 +219,15 @@ def check_merged_rows(
     if unknown:
         # They may have newer rows of any key.
         return
+    # Read after the base table: a decision writes its marks before the commit of its progress. If
+    # this version counts generations as merged that were given up, their marks are seen.
+    marks = read_marks(base.location.store)
     group: list[list[_OpenGeneration]] = []
     rows = 0
     for manifest in manifests.values():
         if manifest.spec_id != newest_spec or places.place(manifest) in shared:
             continue
-        region = _open_region(base, manifest)
+        region = _open_region(base, manifest, marks.get(manifest.region_id, UNMARKED).first)
         if not any(generation.merged for generation in region):
             continue
         group.append(region)
@@ -276,14 +289,16 @@ def _rows_of(base: BaseTable) -> int:
     return int(base.dataset.count_rows())
 
 
-def _open_region(base: BaseTable, manifest: RegionManifest) -> list[_OpenGeneration]:
-    """Open the generations of a region, oldest first.
+def _open_region(base: BaseTable, manifest: RegionManifest, first: int) -> list[_OpenGeneration]:
+    """Open the generations of a region from ``first`` on, oldest first.
 
     Empty if one of them is missing or damaged, which another check reports.
     """
     merged = base.details.merged.get(manifest.region_id, 0)
     generations = []
     for flushed in sorted(manifest.flushed, key=lambda flushed: flushed.generation):
+        if flushed.generation < first:
+            continue
         try:
             folder = generation_dir(manifest.region_id, flushed.path)
             with damage_as_unreadable(base.location.store, folder):

@@ -54,8 +54,10 @@ def check(table: memwal.Table, wanted: dict[int, int]) -> None:
     """Nothing is held any more, and jobs change nothing that a reader sees."""
     assert not find_lost_progress(table.base())
     assert state(table) == wanted
+    assert not table.verify().errors
     table.upsert(rows({5: 5}))
     table.checkpoint()
+    assert not table.verify().errors
     collect_all(table)
     assert base_state(table) == wanted | {5: 5}
     assert table.verify().clean

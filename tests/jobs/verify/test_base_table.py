@@ -16,6 +16,7 @@ from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import base_table, verify
 from memwal.jobs.verify.findings import Finding
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 
 
@@ -171,6 +172,29 @@ def test_a_bad_merge_is_still_one_after_a_good_one(spoiled):
     assert spoiled.only("merged-row-differs").severity.value == "error"
     spoiled.table.base().dataset.insert(rows({2000: 1}))
     spoiled.only("merged-row-changed")
+
+
+@pytest.mark.parametrize("decision", ["keep", "discard", "restore"])
+def test_a_bad_merge_after_the_base_table_went_back(make_table, decision):
+    table = make_table()
+    table.upsert(numbered(0, 10))
+    table.merge()
+    version = table.base().version
+    table.upsert(rows({5: 77, 30: 77}))
+    table.delete(keys(1))
+    table.merge()
+    table.upsert(rows({40: 1}))
+    if decision != "restore":
+        lance.dataset(table.uri, version=version).restore()
+    table.restore(version if decision == "restore" else None, discard_pending=decision == "discard")
+    assert verify(table.location).clean
+    table.merge()
+    table.upsert(rows({6: 88, 50: 88, 51: 88}))
+    newest = RegionManifestStore(table.location.store, REGION).read_latest()
+    bad_merge(table, newest.current_generation - 1, rows({6: 88, 50: 88}))
+    (finding,) = verify(table.location).findings
+    assert (finding.code, finding.severity.value) == ("merged-row-lost", "error")
+    assert numbers(finding)[:2] == [1, 3]
 
 
 def test_keys_that_the_next_merge_is_deleting_are_left_out(spoiled):
