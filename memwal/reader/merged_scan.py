@@ -84,6 +84,7 @@ _COMPARED_BYTES: Final = 64 << 20
 _READ_AHEAD_BYTES: Final = 64 << 20
 # Rows of generations that are in memory anyway are cut into batches of so many.
 _BATCH_ROWS: Final = 1 << 16
+_ROWS_WITH_BLOBS: Final = 64
 # With a small limit, at most this many rows are read ahead of those returned.
 _MIN_COMPARED_ROWS: Final = 8_192
 
@@ -168,7 +169,12 @@ class MergedScan:
         self._blobs = blob_names(
             pa.schema([f for f in sources.base.schema if f.name in schema.names])
         )
-        self._options: dict[str, Any] = {"blob_handling": blob_handling} if self._blobs else {}
+        self._options: dict[str, Any] = {}
+        if self._blobs and blob_handling is not None:
+            self._options["blob_handling"] = blob_handling
+        if self._blobs and blob_handling == "all_binary":
+            # Of Lance's own batches, one of 8,192 rows would be in memory as a whole.
+            self._options["batch_size"] = _ROWS_WITH_BLOBS
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Read the rows; ``limit``, rows that the caller takes, only bounds the read-ahead."""
@@ -328,7 +334,7 @@ class MergedScan:
             batch = batch.select(self._schema.names)
             batch = batch if mask.all() else batch.filter(pa.array(mask))
             if self._blobs:
-                batch = read_in_memory(batch, self._options["blob_handling"])
+                batch = read_in_memory(batch, self._options.get("blob_handling"))
             yield self._output(_numbered(batch, rows), source.generation)
 
     def _base(self, limit: int | None) -> Iterator[pa.RecordBatch]:
