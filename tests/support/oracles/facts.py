@@ -57,6 +57,24 @@ FACTS = (
         ("format/test_golden.py", "format/test_region_manifest.py", "format/test_memwal_index.py"),
     ),
     Fact(
+        "without-key",
+        "Lance",
+        "Generations of a table without a primary key have every row, a filter of one hash and no "
+        "key index.",
+        ("memwal/lsm/flush/generation.py", "memwal/format/bloom.py"),
+        "what its writer puts there; whether its readers and LanceDB's accept such tables by now",
+        ("interop/test_tables_without_key.py",),
+    ),
+    Fact(
+        "staged-details",
+        "Lance",
+        "It takes the version that a namespace client created, whose manifest has other details of "
+        "the MemWAL index than the staged one.",
+        ("memwal/base_table/namespaces.py", "memwal/jobs/merge/divided.py"),
+        "with_mem_wal_details in memwal/format/lance_manifest.py",
+        ("interop/test_tables_without_key.py",),
+    ),
+    Fact(
         "merge-mark",
         "Lance",
         "The merge progress is in the commit of its rows; progress that does not increase is "
