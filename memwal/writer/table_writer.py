@@ -144,9 +144,9 @@ class TableWriter:
         2
 
         Rows that a writer added to a region keep their order. A call that fails with
-        OutcomeUnknownError or PartialWriteError may have added some rows, and a repetition would
-        add them twice: repeat only the rows that the error names, or write steps with
-        :meth:`apply`.
+        OutcomeUnknownError or RegionFencedError, also for a region of a PartialWriteError, may have
+        added its rows, and a repetition would add them twice. A writer with ``reopen=True`` looks
+        them up in the log; steps of :meth:`apply` can always be repeated.
 
         Parameters
         ----------
