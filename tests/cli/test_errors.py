@@ -115,9 +115,10 @@ def test_a_table_that_is_not_there_is_made_by_a_command(cli, tmp_path, command):
 
 def test_a_table_without_a_log_gets_one_by_a_command(cli, tmp_path):
     lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
-    answer = cli("status", tmp_path / "plain")
+    answer = cli("merge", tmp_path / "plain")
     assert answer.code == ExitCode.INPUT
     assert "memwal enable" in answer.stderr
+    assert "memwal enable" in cli("status", tmp_path / "plain").stdout
 
 
 @pytest.mark.parametrize("command", ["status", "merge", "verify"])
