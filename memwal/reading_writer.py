@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from weakref import WeakSet
 
@@ -15,8 +16,11 @@ from memwal.reader.predicate import SqlFilter
 from memwal.reader.sources.plan import ReadPlan, plan_read
 from memwal.reader.sources.pruning import KeyBuilder
 from memwal.util.clock import Duration
+from memwal.writer.open_regions import REFUSALS
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.table_writer import TableWriter
+
+logger = logging.getLogger(__name__)
 
 
 @public
@@ -100,3 +104,23 @@ _writers: WeakSet[Writer] = WeakSet()
 def open_writers(uri: str) -> list[Writer]:
     """Return the writers of a table that are open in this process."""
     return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
+
+
+def flush_for_checkpoint(writer: Writer, *, timeout: Duration | None) -> None:
+    """Flush a writer, or log that it was refused and has nothing that only it could flush.
+
+    The rows that a durable writer acknowledged are in the log: the job counts them as unflushed
+    until the next claim or a recovery flushes them. A writer that buffers has acknowledged rows
+    that are in no log, so its error is raised. Other regions of the writer are flushed, and their
+    errors come first.
+    """
+    try:
+        writer.flush(timeout=timeout)
+    except REFUSALS as error:
+        if type(error) in REFUSALS and writer.settings.durable:
+            logger.warning("%s: an open writer was not flushed: %s", writer.location, error)
+            return
+        raise type(error)(
+            f"{error}; a writer of this table that is open in this process must be closed first: "
+            "abort() or close() it"
+        ) from error

@@ -515,11 +515,12 @@ class Table(Queries):
     @keywords_of(TableCheckpointOptions)
     def checkpoint(self, options: TableCheckpointOptions) -> JobResult:
         """Merge and index the rows of now: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
-        from memwal.reading_writer import open_writers
+        from memwal.reading_writer import flush_for_checkpoint, open_writers
 
         started = time.monotonic()
         for writer in open_writers(self.uri) if options.flush else ():
-            writer.flush(timeout=_seconds_left(options.timeout_seconds, started))
+            left = _seconds_left(options.timeout_seconds, started)
+            flush_for_checkpoint(writer, timeout=left)
         remaining = _seconds_left(options.timeout_seconds, started)
         from memwal.jobs.table.checkpoint import checkpoint
 

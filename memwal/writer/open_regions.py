@@ -14,7 +14,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from memwal.base_table.commit import current_spec, newest_spec
@@ -47,6 +47,12 @@ from memwal.writer.takeovers import Takeovers, is_not_logged
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+REFUSALS: Final = (RegionFencedError, RegionSealedError, TableSetupError)
+"""Errors after which a writer can write no more, and what it stored is in the table's log.
+
+By their exact type: after a TableReplacedError, the log is where the table was moved to.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +365,10 @@ class OpenRegions:
         return True
 
     def barrier(self, *, seals: bool, deadline: float) -> None:
-        """Wait until earlier rows are durable, and flushed if ``seals``; then raise an error."""
+        """Wait until earlier rows are durable, and flushed if ``seals``; then raise an error.
+
+        The errors that are not ``REFUSALS`` come first.
+        """
         started: list[tuple[RegionWriter, PendingWrite]] = []
         failed: list[tuple[RegionWriter, Exception]] = []
         errors: list[Exception] = []
@@ -382,7 +391,7 @@ class OpenRegions:
             except Exception as error:
                 errors.append(error)
         if errors:
-            raise errors[0]
+            raise min(errors, key=lambda error: type(error) in REFUSALS)
 
     def _flushes_again(self, writer: RegionWriter, first: Exception, *, deadline: float) -> bool:
         """Claim a region back, and flush the rows that the claim replays.

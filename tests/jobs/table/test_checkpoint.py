@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
+import lance
 import pytest
 from support.data.tables import (
     REGION,
@@ -17,15 +18,23 @@ from support.data.tables import (
     rows,
     state,
 )
+from support.stores.faulty_store import FaultyStores
 
 import memwal
+from memwal import WriterOptions
 from memwal.base_table.region_marks import UNMARKED, read_mark, write_marks
-from memwal.errors import ConflictError
-from memwal.format.paths import generation_dir, region_marks_dir
+from memwal.errors import (
+    ConflictError,
+    RegionFencedError,
+    StoreFullError,
+    TableSetupError,
+)
+from memwal.format.paths import generation_dir, region_dir, region_marks_dir
 from memwal.jobs.options import CheckpointOptions
 from memwal.jobs.progress import JobProgress, Unit
 from memwal.jobs.table import checkpoint as checkpointing
 from memwal.lsm.indexes.catchup import caught_up
+from memwal.region.manifest_store import discover_regions
 
 
 def test_merges_and_indexes_all_that_is_flushed(make_table: MakeTable) -> None:
@@ -140,6 +149,63 @@ def test_leaves_what_is_flushed_later(table: memwal.Table) -> None:
     writer.abort()
     assert merged(table) >= 1
     assert state(table) == {n: n for n in range(1, key[0] + 1)}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("by", ["claim", "unset"])
+def test_an_open_writer_was_refused(table: memwal.Table, by: str, durable: bool) -> None:
+    stale = table.writer(options=WriterOptions(durable=durable))
+    stale.upsert(rows({1: 1}), wait=True)
+    if by == "unset":
+        lance.dataset(table.uri).drop_index("__lance_mem_wal")
+        error: type[memwal.MemWalError] = TableSetupError
+        with pytest.raises(error):
+            stale.upsert(rows({2: 2}), wait=True)
+        table = memwal.enable(table.uri, region_spec="unsharded")
+    else:
+        error = RegionFencedError
+    with table.writer() as writer:
+        writer.upsert(rows({3: 3}))
+        if durable:
+            table.checkpoint()
+            assert base_state(table) == {1: 1, 3: 3}
+        else:
+            with pytest.raises(error):
+                table.checkpoint()
+    stale.abort()
+    table.checkpoint()
+    assert base_state(table) == {1: 1, 3: 3}
+
+
+def test_rows_of_a_refused_writer_are_counted_as_unflushed(table: memwal.Table) -> None:
+    stale = table.writer()
+    stale.upsert(rows({1: 1}))
+    lance.dataset(table.uri).drop_index("__lance_mem_wal")
+    with pytest.raises(TableSetupError):
+        stale.upsert(rows({2: 2}))
+    table = memwal.enable(table.uri, region_spec="unsharded")
+    result = table.checkpoint()
+    assert (len(result.warnings), result.metrics["unflushed_regions"]) == (1, 1)
+    table.recover(min_age_seconds=0)
+    assert not table.checkpoint().warnings
+    assert base_state(table) == {1: 1}
+    stale.abort()
+
+
+def test_a_flush_that_fails_in_another_region_fails_the_checkpoint(
+    faults: FaultyStores, make_table: MakeTable
+) -> None:
+    table = make_table(buckets=2)
+    store = faults.of(table.location)
+    stale = table.writer()
+    stale.upsert(numbered(0, 10))
+    first, second = sorted(discover_regions(table.location.store))
+    with table.writer(region_ids=[first]) as writer:
+        writer.claim()
+        store.fail("sync", f"{region_dir(second)}/*_gen_*", StoreFullError("full"), times=9)
+        with pytest.raises(StoreFullError):
+            table.checkpoint()
+    stale.abort()
 
 
 def test_flushes_the_writers_of_this_process(table: memwal.Table, make_table: MakeTable) -> None:
