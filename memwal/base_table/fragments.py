@@ -94,7 +94,7 @@ def fragment_sizes(base: BaseTable) -> FragmentSizes:
     measured = []
     for fragment in base.dataset.get_fragments():
         metadata = fragment.metadata
-        sizes = [file.file_size_bytes for file in data_files(fragment)]
+        sizes = [file.file_size_bytes for file in data_files(metadata)]
         measured.append(
             (
                 metadata.id,

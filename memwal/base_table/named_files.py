@@ -348,7 +348,7 @@ def decode_dictionaries(
     if not columns:
         return
     for fragment in dataset.get_fragments():
-        names = [file.path for file in data_files(fragment)]
+        names = [file.path for file in data_files(fragment.metadata)]
         addresses = {f"{uri} {name}" for name in names if name not in known}
         if addresses <= _decoded:
             continue

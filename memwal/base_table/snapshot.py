@@ -14,7 +14,7 @@ from typing import Final
 
 import lance
 import pyarrow as pa
-from lance.fragment import DataFile
+from lance.fragment import DataFile, FragmentMetadata
 
 from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
@@ -350,10 +350,9 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
     raise TableSetupError(f"version {version} of {location} has no manifest; it was cleaned up")
 
 
-def data_files(fragment: lance.LanceFragment) -> list[DataFile]:
+def data_files(fragment: FragmentMetadata) -> list[DataFile]:
     """Return the files with values of a fragment: also its overlays, which hold newer values."""
-    metadata = fragment.metadata
-    return [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
+    return [*fragment.files, *(overlay.data_file for overlay in fragment.overlays)]
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def _compare(earlier: BaseTable, later: BaseTable) -> _FragmentChanges:
 
 def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     return {
-        int(fragment.fragment_id): tuple(file.path for file in data_files(fragment))
+        int(fragment.fragment_id): tuple(file.path for file in data_files(fragment.metadata))
         for fragment in base.dataset.get_fragments()
     }
 

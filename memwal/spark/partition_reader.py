@@ -147,7 +147,7 @@ def _fragments(base: BaseTable) -> dict[int, tuple[tuple[str, ...], int]]:
     """Return the files and the number of deletions of each fragment."""
     return {
         int(fragment.fragment_id): (
-            tuple(file.path for file in data_files(fragment)),
+            tuple(file.path for file in data_files(fragment.metadata)),
             fragment.num_deletions,
         )
         for fragment in base.dataset.get_fragments()

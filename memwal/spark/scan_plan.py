@@ -382,7 +382,7 @@ def _group_generations(plan: ReadPlan) -> list[list[int]]:
 
 
 def _fragment_bytes(fragment: LanceFragment) -> int:
-    sizes = [file.file_size_bytes for file in data_files(fragment)]
+    sizes = [file.file_size_bytes for file in data_files(fragment.metadata)]
     if all(sizes):
         return sum(sizes)
     return int(fragment.physical_rows) * _DEFAULT_ROW_BYTES

@@ -255,7 +255,7 @@ def _new_fragments(base: BaseTable, rewrite: RewriteResult) -> frozenset[int]:
     found = frozenset(
         part.fragment_id
         for part in base.dataset.get_fragments()
-        if any(file.path in files for file in data_files(part))
+        if any(file.path in files for file in data_files(part.metadata))
     )
     return found if len(found) == rewrite.metrics.fragments_added else found | {_GONE}
 
@@ -266,9 +266,12 @@ def _are_unchanged(base: BaseTable, rewrites: Sequence[CompactTask]) -> bool:
     Checked before the commit: one that must fail writes index files of the whole table first, and
     leaves them behind.
     """
+    newest = open_base(base.location)
+    if newest.digest == base.digest:
+        return True
     latest, planned = (
         {part.fragment_id: part.metadata for part in table.dataset.get_fragments()}
-        for table in (open_base(base.location), base)
+        for table in (newest, base)
     )
     return all(latest.get(n) == planned[n] for rewrite in rewrites for n in rewrite.fragments)
 
@@ -314,7 +317,7 @@ def _was_committed(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
     for version in range(base.version + 1, open_base(base.location).version + 1):
         with suppress(ObjectNotFoundError):
             fragments = open_dataset(base.location, version=version).get_fragments()
-            if any(file.path in ours for part in fragments for file in data_files(part)):
+            if any(file.path in ours for part in fragments for file in data_files(part.metadata)):
                 return True
     return False
 
