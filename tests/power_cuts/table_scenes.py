@@ -52,6 +52,7 @@ def is_created(path: Path, crash: Crash[Known]) -> None:
     uri = str(path / "table")
     try:
         table = memwal.open(uri)
+        table.base().require_mem_wal()
     except TableSetupError:
         assert crash.when != END
         try:
@@ -80,6 +81,7 @@ def is_enabled(path: Path, crash: Crash[Known]) -> None:
     uri = str(path / "table")
     try:
         table = memwal.open(uri)
+        table.base().require_mem_wal()
     except TableSetupError:
         assert crash.when != END
         table = memwal.enable(uri, primary_key=["id"], region_spec=SPEC)
