@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from memwal.format.wal_layout import (
     SENTINEL,
     WRITER_ID,
     AppliedSteps,
+    BlobTarget,
     encode_applied,
     has_dictionaries,
     has_wide_values,
@@ -46,11 +47,19 @@ class EntryEncoder:
     times as long to encode, and again to decode, as the rows.
 
     The metadata of the schema is kept, except for the keys that describe the entry. ``writer_id``
-    is unique to the writer, so that it can tell its own entries from others. Raises
+    is unique to the writer, so that it can tell its own entries from others. ``target_of`` returns
+    metadata that all entries of a generation have. Raises
     InvalidInputError if the epoch is out of range, or the schema contains a reserved word.
     """
 
-    def __init__(self, schema: pa.Schema, *, writer_epoch: int, writer_id: str) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        writer_epoch: int,
+        writer_id: str,
+        target_of: Callable[[int], BlobTarget] = lambda _: {},
+    ) -> None:
         metadata = {k: v for k, v in (schema.metadata or {}).items() if k not in OWN_KEYS}
         self._schema = schema.with_metadata(metadata) if metadata else schema.remove_metadata()
         self._metadata = {
@@ -58,6 +67,7 @@ class EntryEncoder:
             EPOCH: _decimal("writer_epoch", writer_epoch),
             WRITER_ID: writer_id.encode(),
         }
+        self._target_of = target_of
         # A dictionary is a separate message, and wide values must be aligned when they are read.
         self._is_simple = not has_dictionaries(schema) and not has_wide_values(schema)
         self._head = self._make_head(0)
@@ -98,7 +108,8 @@ class EntryEncoder:
 
     def _make_head(self, generation: int, extra: Mapping[bytes, bytes] | None = None) -> _Head:
         number = _decimal("generation", generation)
-        metadata = {**self._metadata, GENERATION: number, **(extra or {})}
+        target = self._target_of(generation)
+        metadata = {**self._metadata, GENERATION: number, **target, **(extra or {})}
         return _Head.of(self._schema, metadata, generation)
 
     def _encode_batches(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:

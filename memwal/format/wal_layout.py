@@ -18,13 +18,14 @@ incarnation, to a list of that version, the incarnation, and the incarnations th
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
-from memwal.format.paths import parse_generation_name
+from memwal.format.paths import generation_name, parse_generation_name
 from memwal.util.safe_json import read_json
 
 EPOCH = b"writer_epoch"
@@ -65,9 +66,44 @@ def importable(data: bytes | memoryview, header: int) -> bytes | memoryview:
     return schema.replace(*LOGGED_TYPE_KEYS) + memoryview(data)[header:]
 
 
+_TARGET = b"mem_wal_target_"
+_TARGET_FOLDER = _TARGET + b"generation_dir"
+TARGET_FILE = _TARGET + b"data_file"
+"""Key of the data file that Lance is going to flush the rows of an entry with blobs into."""
+
+# Batches of a MemTable of Lance, as it replays them.
+_TARGET_BATCHES = b"8000"
+
+
+BlobTarget = Mapping[bytes, bytes]
+"""Metadata of an entry that tells what Lance is going to flush it into; may be empty."""
+
+
+def blob_target(metadata: Mapping[bytes, bytes] | None) -> BlobTarget:
+    """Return the target of an entry."""
+    return {key: value for key, value in (metadata or {}).items() if key.startswith(_TARGET)}
+
+
+def new_blob_target(generation: int, epoch: int) -> BlobTarget:
+    """Return a target of a generation, as Lance's own writer makes one.
+
+    Lance stores large blobs there before it logs them. It refuses to replay a generation of which
+    some entries have a target and others none, or another one.
+    """
+    file = f"{secrets.randbits(24):024b}{secrets.token_hex(13)}.lance"
+    folder = generation_name(generation, secrets.token_hex(4))
+    return {
+        _TARGET + b"batch_capacity": _TARGET_BATCHES,
+        _TARGET + b"creator_epoch": str(epoch).encode(),
+        TARGET_FILE: file.encode(),
+        _TARGET + b"generation": str(generation).encode(),
+        _TARGET_FOLDER: folder.encode(),
+    }
+
+
 def blob_folder(metadata: Mapping[bytes, bytes] | None) -> str | None:
     """Return the folder of a generation in which large blobs of an entry are; None if none are."""
-    folder = (metadata or {}).get(b"mem_wal_target_generation_dir", b"").decode(errors="replace")
+    folder = (metadata or {}).get(_TARGET_FOLDER, b"").decode(errors="replace")
     return folder if parse_generation_name(folder) is not None else None
 
 

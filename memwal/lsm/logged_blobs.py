@@ -21,7 +21,7 @@ from lance.blob import BlobType
 from memwal.base_table.blobs import EXTERNAL, blob_parts, is_blob_v2
 from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
 from memwal.format.paths import blob_key
-from memwal.format.wal_layout import LOGGED_TYPE_KEYS, blob_folder
+from memwal.format.wal_layout import LOGGED_TYPE_KEYS, TARGET_FILE, blob_folder
 from memwal.storage.object_store import ObjectStore
 
 ReadBlob = Callable[[int, int, int], bytes]
@@ -38,7 +38,6 @@ _LOGGED: Final = pa.struct(
         ("position", pa.uint64()),
     ]
 )
-_FILE: Final = b"mem_wal_target_data_file"
 
 
 def log_schema(schema: pa.Schema) -> pa.Schema | None:
@@ -162,7 +161,7 @@ def blob_reader(
 ) -> ReadBlob:
     """Return a function that reads blobs that an entry does not have itself."""
     folder = blob_folder(metadata)
-    file = (metadata or {}).get(_FILE, b"").decode(errors="replace").removesuffix(".lance")
+    file = (metadata or {}).get(TARGET_FILE, b"").decode(errors="replace").removesuffix(".lance")
 
     def read(number: int, start: int, size: int) -> bytes:
         if store is None or folder is None or not file.isalnum():

@@ -479,3 +479,29 @@ def test_a_table_of_which_lance_has_converted_the_blobs(tmp_path: Path) -> None:
     table.merge()
     assert stored(table.uri) == expected
     assert not table.verify().findings
+
+
+@pytest.mark.parametrize("first", ["memwal", "lance"])
+def test_a_log_that_both_writers_wrote_is_replayed_by_lance(tmp_path: Path, first: str) -> None:
+    """Lance refuses entries of one generation whose large blobs have not one place."""
+    table = _create(V2, tmp_path / "t.lance")
+    expected: dict[int, bytes | None] = {}
+    natives = []
+    order = ["memwal", "lance"] if first == "memwal" else ["lance", "memwal"]
+    for number, name in enumerate(order * 2):
+        expected[number] = bytes([number]) * 70_000
+        given = rows(V2, [number], [expected[number]], key=False)
+        if name == "lance":
+            natives.append(_put_by_lance(table, given, close=False))
+        else:
+            writer = table.writer()
+            writer.upsert(given)
+            writer.abort()
+    _put_by_lance(table, rows(V2, [9], [b"last"], key=False))
+    expected[9] = b"last"
+    assert _scanned(table) == expected
+    with table.writer() as writer:
+        writer.upsert(rows(V2, [10], [b"own"], key=False))
+    table.merge()
+    assert stored(table.uri) == {**expected, 10: b"own"}
+    assert not table.verify().findings

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from memwal.base_table.blobs import is_blob_v2
 from memwal.errors import MemWalError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.format.wal_entry import WalEntry
-from memwal.format.wal_layout import AppliedSteps, newest_steps
+from memwal.format.wal_layout import AppliedSteps, BlobTarget, new_blob_target, newest_steps
 from memwal.inputs.dictionaries import to_dictionaries
 from memwal.lsm.logged_blobs import from_logged, no_file, to_logged
 from memwal.lsm.wal.claim import Claim
@@ -89,6 +90,7 @@ class LogAppender:
         self._verified_at = claim.verified_at
         self._foreign: list[tuple[int, WalEntry]] = []
         self._foreign_steps: AppliedSteps = {}
+        self._targets: dict[int, BlobTarget] = {}
         self.next_position = claim.next_position
         self.change_schema(schema, convert, logged)
 
@@ -97,6 +99,21 @@ class LogAppender:
         """Applied steps of the foreign entries that were taken over."""
         return dict(self._foreign_steps)
 
+    def use_target(self, generation: int, target: BlobTarget) -> None:
+        """Have the entries of a generation name the target of those that were replayed, or none.
+
+        See :func:`memwal.format.wal_layout.new_blob_target`.
+        """
+        self._targets[generation] = target
+
+    def _target_of(self, generation: int) -> BlobTarget:
+        if not any(map(is_blob_v2, self._schema)):
+            return {}
+        if generation not in self._targets:
+            # Those before are flushed, or will be: entries have ascending generations.
+            self._targets = {generation: new_blob_target(generation, self._epoch)}
+        return self._targets[generation]
+
     def change_schema(
         self, schema: pa.Schema, convert: ConvertEntry, logged: pa.Schema | None
     ) -> None:
@@ -104,7 +121,10 @@ class LogAppender:
         self._convert = convert
         self._schema, self._logged = schema, logged
         self._encoder = EntryEncoder(
-            logged or schema, writer_epoch=self._epoch, writer_id=self._writer_id
+            logged or schema,
+            writer_epoch=self._epoch,
+            writer_id=self._writer_id,
+            target_of=self._target_of,
         )
 
     def prepare(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
-from memwal.format.wal_layout import has_dictionaries
+from memwal.format.wal_layout import BlobTarget, blob_target, has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim
@@ -161,6 +161,8 @@ class ReplayedGeneration:
     # The rows, if those of all generations together fit the budget. If None, the caller has to
     # flush and publish this generation before it asks for the next one.
     batches: tuple[pa.RecordBatch, ...] | None
+    # What Lance is going to flush the rows into, if they have blobs.
+    target: BlobTarget = field(default_factory=dict)
 
 
 def replay(
@@ -215,6 +217,7 @@ def replay(
                 )
             ),
             batches=batches,
+            target=run.target,
         )
 
 
@@ -300,6 +303,7 @@ class _ReplayedRun:
     rows: int = 0
     batches: int = 0
     bytes: int = 0  # size of the rows in memory
+    target: BlobTarget = field(default_factory=dict)
 
     def add(self, position: int, batches: Sequence[pa.RecordBatch], cost: int) -> None:
         self.last_position = position
@@ -315,6 +319,7 @@ class _ReplayedRun:
         self.rows += later.rows
         self.batches += later.batches
         self.bytes += later.bytes
+        self.target = later.target or self.target
         if self.in_memory is not None and later.in_memory is not None:
             self.in_memory.add(later.in_memory.finish())
 
@@ -344,6 +349,7 @@ def _read_runs(
             for other in runs:
                 other.in_memory = None
         run.add(position, batches, cost)
+        run.target = blob_target(entry.schema.metadata) or run.target
     return runs, torn
 
 

@@ -488,6 +488,7 @@ class RegionWriter:
                 self._entry_writer.seal_memtable(generation=generation.generation + 1)
                 continue
             self._entry_writer.seal_memtable(generation=generation.generation)
+            self._entry_writer.log.use_target(generation.generation, generation.target)
             with self._lock:
                 self._entry_writer.add_to_memtable(
                     generation.batches,
