@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -204,8 +205,10 @@ def unnamed_bytes(base: BaseTable) -> int:
         for entry in read_index_section(base.manifest)
         if entry.name.startswith(SYSTEM_INDEX_PREFIX)
     }
-    snapshot = external_key(base.details)
-    named |= {_LATEST_VERSION} | ({snapshot} if snapshot is not None else set())
+    named.add(_LATEST_VERSION)
+    # A snapshot that cannot be read counts as old: nothing needs it.
+    with suppress(CorruptDataError):
+        named |= {external_key(base.details) or ""}
     return sum(
         info.size
         for folder in _FOLDERS

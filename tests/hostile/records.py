@@ -31,6 +31,7 @@ RECORD = {
     "policy": {key: POLICY[key] for key in ("merge_at_generations", "tags", "schedule")},
     "owner": "o",
     "enabled": True,
+    "mem_wal": True,
     "created_at": _AT,
     "updated_at": _AT,
     "regions": 2,
