@@ -148,7 +148,7 @@ def _head(data: bytes) -> None:
 
 def _table_manifest(data: bytes) -> None:
     read_index_section(data, name="here")
-    read_traits(data, name="here")
+    read_traits(data)
     entry = find_mem_wal_index(data, name="here")
     if entry is not None:
         _details(entry.details)
