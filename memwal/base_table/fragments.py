@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import lance
 import numpy as np
-from lance.optimize import Compaction, CompactionTask
+from lance.optimize import Compaction, CompactionOptions, CompactionTask
 
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
 from memwal.util.arrays import Mask, Numbers
@@ -26,8 +26,8 @@ _MARGIN: Final = 1.125
 _ABOVE: Final = 0.999
 # Lance rewrites a fragment with more, whatever its size.
 _MAX_OVERLAYS: Final = 10
-# More rows than a fragment can have: Lance's planner then cuts no run of neighbours.
-_WHOLE_RUN: Final = 1 << 40
+# Lance's planner then cuts no run of neighbours, and leaves none out.
+_NO_LIMIT: Final = 1 << 62
 # Lance decodes a batch per processor at once, and keeps what it has read ahead.
 _BATCH_BYTES: Final = 4 << 20
 _MAX_BATCH_ROWS: Final = 8_192
@@ -136,7 +136,7 @@ def small_fragment_ids(
     base: BaseTable, limits: FragmentLimits, sizes: FragmentSizes
 ) -> frozenset[int]:
     """Return the ids of the small fragments that have a neighbour to be joined with."""
-    runs = _runs(base, sizes.ids[~sizes.small(limits)], deleted_percent=None)
+    runs = _runs(base, sizes, sizes.small(limits), deleted_percent=None)
     return frozenset(fragment["id"] for run in runs for fragment in run["task"]["fragments"])
 
 
@@ -155,8 +155,8 @@ def plan_rewrites(
     fragment: where all were joined before, it is the only old one that is rewritten with new ones.
     """
     sizes = fragment_sizes(base)
-    others = sizes.ids[~np.isin(sizes.ids, list(chosen))]
-    for run in _runs(base, others, deleted_percent=limits.deleted_percent):
+    mask = np.isin(sizes.ids, list(chosen))
+    for run in _runs(base, sizes, mask, deleted_percent=limits.deleted_percent):
         fragments = run["task"]["fragments"]
         at = np.searchsorted(sizes.ids, [fragment["id"] for fragment in fragments])
         rows, stored = sizes.live_rows[at], sizes.live_bytes[at]
@@ -164,22 +164,27 @@ def plan_rewrites(
             yield _rewrite(run, fragments[part], sizes, at[part], limits)
 
 
-def _runs(base: BaseTable, others: Numbers, *, deleted_percent: int | None) -> list[dict[str, Any]]:
-    """Return Lance's tasks for each run of neighbours between the ``others``, as JSON.
+def _runs(
+    base: BaseTable, sizes: FragmentSizes, chosen: Mask, *, deleted_percent: int | None
+) -> list[dict[str, Any]]:
+    """Return Lance's tasks for each run of neighbours that are ``chosen``, as JSON.
 
     A fragment without a neighbour is in none of them, unless it is to be rewritten for its own
     sake. The attribute ``fragments`` of a task raises KeyError for fragments with overlays.
     """
+    # Over what the configuration of the table says. Lance refuses a limit of bytes where a size
+    # was not recorded.
+    unlimited = ["target_rows_per_fragment", "max_source_fragments", "max_source_rows"]
+    if not sizes.unrecorded.any():
+        unlimited.append("max_source_bytes")
+    options: dict[str, Any] = {
+        "materialize_deletions": deleted_percent is not None,
+        "materialize_deletions_threshold": _ABOVE * (deleted_percent or 0) / 100,
+        "excluded_fragment_ids": sizes.ids[~chosen].tolist(),
+        **dict.fromkeys(unlimited, _NO_LIMIT),
+    }
     with lance_errors(f"planning the compaction of {base.location}"):
-        plan = Compaction.plan(
-            base.dataset,
-            {
-                "target_rows_per_fragment": _WHOLE_RUN,
-                "materialize_deletions": deleted_percent is not None,
-                "materialize_deletions_threshold": _ABOVE * (deleted_percent or 0) / 100,
-                "excluded_fragment_ids": others.tolist(),
-            },
-        )
+        plan = Compaction.plan(base.dataset, cast(CompactionOptions, options))
         return [json.loads(task.json()) for task in plan.tasks]
 
 

@@ -97,6 +97,14 @@ def test_neighbours_that_different_indexes_cover_are_not_joined(tmp_path: Path) 
     assert parts(table.base(), FragmentLimits(100, 100 * KIB)) == [[0, 1, 2], [3, 4]]
 
 
+def test_limits_for_the_compactions_of_other_clients_do_not_count(tmp_path: Path) -> None:
+    table = write(tmp_path / "t", [(3, KIB)] * 4)
+    names = ("max_source_fragments", "max_source_rows", "max_source_bytes")
+    limits = dict.fromkeys((f"lance.compaction.{name}" for name in names), "1")
+    table.base().dataset.update_config({**limits, "lance.compaction.target_rows_per_fragment": "2"})
+    assert parts(table.base(), FragmentLimits(100, 100 * KIB)) == [[0, 1, 2, 3]]
+
+
 def test_a_sparse_fragment_is_rewritten_whatever_its_size(tmp_path: Path) -> None:
     table = write(tmp_path / "t", [(20, 10 * KIB), (20, 10 * KIB), (2, 10 * KIB)])
     limits = FragmentLimits(100, 100 * KIB, deleted_percent=10)

@@ -44,6 +44,16 @@ def test_its_jobs_are_due_and_done(plain: memwal.Table, catalog: Catalog) -> Non
     assert [job for job, decision in again.items() if decision.reason] == []
 
 
+def test_a_compaction_is_due_by_the_sizes_of_the_policy(
+    plain: memwal.Table, catalog: Catalog
+) -> None:
+    assert survey(catalog, catalog.get("plain")).status.small_fragments == 19
+    catalog.update("plain", policy=Policy(compact_min_fragments=2, compact_target_rows=1))
+    found = survey(catalog, catalog.get("plain"))
+    assert found.status.small_fragments == 0
+    assert found.due["compact"].reason is None
+
+
 def test_a_job_that_it_does_not_have_is_an_error(plain: memwal.Table, catalog: Catalog) -> None:
     for force in (False, True):
         with pytest.raises(TableSetupError, match="memwal enable"):
