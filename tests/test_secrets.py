@@ -33,6 +33,7 @@ URI = "s3://lake/flights.lance"
 ARGUMENTS = {
     "table": URI,
     "uri": URI,
+    "prefix": URI,
     "target": URI.replace("flights", "copy"),
     "regions": "unsharded",
     "primary_key": "id",
@@ -84,7 +85,7 @@ def file(options: dict[str, str], tmp_path: Path) -> Path:
 def required(command: Any) -> Iterator[str]:
     """What a command must be told, by the names of its parameters."""
     if command.name == "create":
-        yield from ("--column", "id:int64")
+        yield from ("--column", "id:int64", "--primary-key", "id")
     for one in command.params:
         # A status is of all that the catalog knows, unless it is told of one table.
         if one.required or one.name == "table":

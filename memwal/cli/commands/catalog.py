@@ -284,10 +284,10 @@ def discover(
     from memwal.fleet.tables import find_tables
     from memwal.storage.uris import parse_uri
 
+    found = find_tables(prefix, storage_options=storage, depth=depth)
     names = {parse_uri(table.uri): table.name for table in catalog.list()}
     tables = [
-        {**table.to_dict(), "registered_as": names.get(parse_uri(table.uri))}
-        for table in find_tables(prefix, storage_options=storage, depth=depth)
+        {**table.to_dict(), "registered_as": names.get(parse_uri(table.uri))} for table in found
     ]
     columns = ("address", "MemWAL", "problem", "registered as")
     return Output(tables, table_of(columns, [tuple(table.values()) for table in tables]))
