@@ -8,6 +8,7 @@ cover, since a rewrite moves the rows in the indexes.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -16,6 +17,8 @@ import lance
 import numpy as np
 from lance.optimize import Compaction, CompactionOptions, CompactionTask
 
+from memwal.base_table.blobs import is_blob_v2
+from memwal.base_table.named_files import stored_blobs
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
 from memwal.util.arrays import Mask, Numbers
 
@@ -53,7 +56,8 @@ class FragmentSizes:
     ids: Numbers
     rows: Numbers  # with deleted rows
     deleted: Numbers  # rows
-    stored: Numbers  # bytes of the files; those count as 0 whose writer recorded no size
+    # Bytes of the files, and of blobs beside them; those count as 0 whose writer recorded no size.
+    stored: Numbers
     overlays: Numbers  # files
     unrecorded: Numbers  # files whose writer recorded no size
 
@@ -90,17 +94,26 @@ class Rewrite:
 
 
 def fragment_sizes(base: BaseTable) -> FragmentSizes:
-    """Return the sizes of all fragments; sends no request."""
+    """Return the sizes of all fragments, with their blobs.
+
+    Sends no request, unless there are blobs beside the data files: then they are listed.
+    """
+    blobs = Counter[str]()
+    if any(map(is_blob_v2, base.dataset.schema)):
+        for key, blob in stored_blobs(base.location, base.manifest).items():
+            blobs[key.rpartition("/")[0]] += blob.size or 0
     measured = []
     for fragment in base.dataset.get_fragments():
         metadata = fragment.metadata
-        sizes = [file.file_size_bytes for file in data_files(metadata)]
+        files = data_files(metadata)
+        sizes = [file.file_size_bytes for file in files]
+        beside = [blobs[f"data/{file.path.removesuffix('.lance')}"] for file in files]
         measured.append(
             (
                 metadata.id,
                 metadata.physical_rows,
                 metadata.num_deletions,
-                sum(size or 0 for size in sizes),
+                sum(size or 0 for size in sizes) + sum(beside),
                 len(metadata.overlays),
                 sum(not size for size in sizes),
             )

@@ -505,3 +505,19 @@ def test_a_log_that_both_writers_wrote_is_replayed_by_lance(tmp_path: Path, firs
     table.merge()
     assert stored(table.uri) == {**expected, 10: b"own"}
     assert not table.verify().findings
+
+
+@_KINDS
+def test_a_fragment_with_large_blobs_is_not_small(tmp_path: Path, kind: str) -> None:
+    size = 2 << 20
+    for number in range(3):
+        lance.write_dataset(
+            rows(kind, [number], [b"x" * size]),
+            tmp_path / "t.lance",
+            mode="append",
+            data_storage_version=VERSIONS[kind],
+        )
+    table = memwal.open(tmp_path / "t.lance")
+    assert (table.status().base_bytes or 0) > 3 * size
+    assert not table.compact(min_fragments=2, target_bytes=1 << 20).commits
+    assert table.compact(min_fragments=2).commits
