@@ -206,6 +206,35 @@ class TestCollectedGenerations:
                 key: n for key, n in wanted.items() if predicate is None or n == 1
             }
 
+    @pytest.mark.parametrize("given", [1, 3])
+    def test_of_a_table_without_keys_end_the_scan(self, tmp_path: Path, given: int) -> None:
+        """No key tells which rows it has given already: none is given twice, or left out."""
+        table = memwal.create(tmp_path / "t", SCHEMA, primary_key=None)
+        table.append(numbered(0, _ROWS))
+        table.merge()
+        with table.writer() as writer:
+            writer.append(numbered(0, _ROWS))
+            writer.flush()
+            writer.append(numbered(0, _ROWS))
+        batches = iter(table.scan().to_reader())
+        seen = [next(batches) for _ in range(given)]
+        merge_and_collect(table)
+        with pytest.raises(ObjectNotFoundError):
+            seen += batches
+        assert table.scan().to_table().num_rows == table.count_rows() == 3 * _ROWS
+
+    def test_of_a_table_without_keys_before_its_first_batch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = memwal.create(tmp_path / "t", SCHEMA, primary_key=None)
+        for _ in range(2):
+            table.append(numbered(0, 100))
+        sources = collect_sources(table.location)
+        opened = iter([sources, sources])
+        merge_and_collect(table)
+        scan = Scan(lambda: next(opened, None) or collect_sources(table.location))
+        assert scan.to_table().num_rows == 200
+
     def test_while_rows_are_counted(
         self, filled: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -83,7 +83,7 @@ def _report(
     rows = failed = 0
     in_batches = [total.expectation for total in totals.values()]
     names = _column_names(base, in_batches)
-    keys = list(base.primary_key) or base.schema.names[:1]
+    keys = list(base.key_or_column)
     batches: Iterable[pa.Table] = ()
     if sampled and sample_rows is not None:
         batches = [dataset.sample(sample_rows, columns=names)]
