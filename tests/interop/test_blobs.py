@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from support.data.blobs import (
     V2,
     VALUES,
     VERSIONS,
+    Value,
     bytes_read,
     read,
     rows,
@@ -521,3 +522,78 @@ def test_a_fragment_with_large_blobs_is_not_small(tmp_path: Path, kind: str) -> 
     assert (table.status().base_bytes or 0) > 3 * size
     assert not table.compact(min_fragments=2, target_bytes=1 << 20).commits
     assert table.compact(min_fragments=2).commits
+
+
+@_KINDS
+def test_rows_keep_their_ids_and_their_blobs(tmp_path: Path, kind: str) -> None:
+    """Also beside a column of a dictionary with narrow indices."""
+    category = pa.field("category", pa.dictionary(pa.int8(), pa.string()))
+
+    def given(ids: Iterable[int], values: Sequence[Value], *, key: bool) -> pa.Table:
+        found = rows(kind, ids, values, key=key)
+        column = pa.array(["a"] * found.num_rows).dictionary_encode().cast(category.type)
+        return found.append_column(category, column)
+
+    lance.write_dataset(
+        given(range(_COUNT), VALUES, key=True),
+        tmp_path / "t.lance",
+        data_storage_version=VERSIONS[kind],
+        enable_stable_row_ids=True,
+    )
+    table = memwal.enable(tmp_path / "t.lance")
+    before = lance.dataset(table.uri).to_table(columns=["id"], with_row_id=True)
+    with table.writer() as writer:
+        writer.upsert(given([3, 4, 9], [b"three", b"4" * 50_000, b"nine"], key=False))
+    expected = dict(zip(range(_COUNT), VALUES, strict=True))
+    expected |= {3: b"three", 4: b"4" * 50_000, 9: b"nine"}
+    assert _taken(table, expected) == expected
+    table.merge()
+    table.compact(min_fragments=2, deleted_percent=1)
+    assert stored(table.uri) == expected
+    assert _taken(table, expected) == expected
+    after = lance.dataset(table.uri).to_table(columns=["id"], with_row_id=True, filter="id < 9")
+    assert after.sort_by("id") == before.sort_by("id")
+    assert not table.verify().findings
+
+
+@_KINDS
+def test_columns_are_added_beside_blobs_and_with_blobs(tmp_path: Path, kind: str) -> None:
+    table = _create(kind, tmp_path / "t.lance")
+    writer = table.writer()
+    writer.upsert(rows(kind, range(_COUNT), VALUES, key=False))
+    writer.flush()
+    writer.upsert(rows(kind, [9], [b"logged"], key=False))
+    writer.abort()
+    other = schema(kind).field("image").with_name("other")
+    lance.dataset(table.uri).add_columns(pa.schema([pa.field("extra", pa.int64()), other]))
+    expected = {**dict(zip(range(_COUNT), VALUES, strict=True)), 9: b"logged"}
+    assert _scanned(table.fresh()) == expected
+    assert _taken(table.fresh(), expected) == expected
+    with table.writer() as later:
+        later.upsert(pa.table({"id": [3], "other": [b"o" * 3_000]}), partial=True)
+    table.merge()
+    assert stored(table.uri) == expected
+    assert stored(table.uri, "other") == {**dict.fromkeys(expected), 3: b"o" * 3_000}
+    assert not table.verify().findings
+
+
+@_KINDS
+def test_blobs_are_appended_without_a_key(tmp_path: Path, kind: str) -> None:
+    table = memwal.create(
+        tmp_path / "t.lance",
+        schema(kind, key=False),
+        primary_key=None,
+        data_storage_version=VERSIONS[kind],
+    )
+    with table.writer() as writer:
+        writer.append(rows(kind, range(_COUNT), VALUES, key=False))
+    expected = dict(zip(range(_COUNT), VALUES, strict=True))
+    assert _scanned(table) == expected
+    before = bytes_read()
+    assert table.scan(columns=["n"]).to_table().num_rows == _COUNT
+    assert bytes_read() - before < len(VALUES[-1] or b"")
+    table.merge()
+    assert stored(table.uri) == expected
+    assert not table.verify().findings
+    with pytest.raises(InvalidInputError):
+        table.take_blobs([1], "image")
