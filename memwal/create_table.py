@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
@@ -12,21 +12,43 @@ import lance
 import pyarrow as pa
 
 from memwal.base_table.blobs import is_blob
-from memwal.base_table.commit import commit_durably, create_durably, update_details
-from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.base_table.commit import (
+    commit_durably,
+    create_durably,
+    is_same_spec,
+    update_details,
+)
+from memwal.base_table.commit_records import read_details
+from memwal.base_table.region_marks import read_marks
+from memwal.base_table.snapshot import (
+    BaseTable,
+    open_base,
+    read_table_manifest,
+    stored_versions,
+)
 from memwal.boundary.lance_errors import first_line
 from memwal.boundary.public import public
-from memwal.errors import ArgumentTypeError, ConflictError, InvalidInputError, TableSetupError
+from memwal.errors import (
+    ArgumentTypeError,
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    TableSetupError,
+)
 from memwal.expressions.predicate import quoted
 from memwal.format.keys import check_key_type
+from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
+from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import ArrowStream, check_storable, plain_dictionaries
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.lsm.indexes.catchup import check_maintainable
 from memwal.lsm.indexes.kinds import BTREE
+from memwal.region.manifest_store import read_manifests
+from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
-from memwal.region.spec_text import UNSHARDED, as_region_spec
+from memwal.region.spec_text import AS_BEFORE, UNSHARDED, as_region_spec
 from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, check_reachable
@@ -39,6 +61,7 @@ _KEY = b"lance-schema:unenforced-primary-key"
 _KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 _INDEX_SUFFIX = "_idx"
 _MAX_SHOWN = 5
+_NAME_BASED = 5  # version of the ids that are derived from region values
 _RESERVED = frozenset(
     {TOMBSTONE, "_rowid", "_rowaddr", "_rowoffset", "_gen", "_memtable_gen", "_distance", "_score"}
 )
@@ -120,14 +143,16 @@ def create(
             location,
             ", ".join(changed),
         )
-    return _initialize(open_base(location), region_spec, maintained_indexes)
+    base = open_base(location)
+    specs = () if region_spec is None else (region_spec.bind(base.field_ids(), base.schema),)
+    return _initialize(base, specs, maintained_indexes)
 
 
 @public
 def enable(
     uri: TableAddress,
     *,
-    region_spec: RegionSpec | str | None = UNSHARDED,
+    region_spec: RegionSpec | str | None = AS_BEFORE,
     maintained_indexes: Sequence[str] | None = (),
     primary_key: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -139,6 +164,9 @@ def enable(
     ----------
     uri, storage_options, allow_external
         As for :func:`memwal.open`.
+    region_spec : RegionSpec, str or None, default "as before"
+        As for :func:`create`. By default the spec that the table's regions were made for, if
+        MemWAL was enabled before and was taken away; ``unsharded`` for a table without regions.
     maintained_indexes : sequence of str or None
         Indexes of the table that are also built on generations, and have to cover a merged one
         before it is collected: BTREE, text and vector indexes. None: all indexes, including those
@@ -151,18 +179,17 @@ def enable(
     Raises
     ------
     TableSetupError
-        The table does not exist, has no primary key and none is given, or has MemWAL enabled
-        already.
+        The table does not exist, has no primary key and none is given, has MemWAL enabled already,
+        or has regions whose spec no stored version has: give it.
     InvalidInputError
-        The key, the spec or an index does not fit the table, or rows have a null in a key column.
-        Nothing was written.
+        The key, the spec or an index does not fit the table or its regions, or rows have a null in
+        a key column. Nothing was written.
     ConflictError
         Other commits kept getting in between.
     UnsupportedStoreError
         The store has no put-if-absent.
     """
     location = location_of(uri, storage_options, allow_external=allow_external)
-    region_spec = None if region_spec is None else as_region_spec(region_spec)
     check_reachable(location.store)
     base = open_base(location)
     if base.index is not None:
@@ -179,7 +206,7 @@ def enable(
         )
     marked = _with_primary_key(base.stored.schema, key)
     check_storable(base.dataset.schema, base.dataset.data_storage_version)
-    _check_spec(region_spec, key, base.schema)
+    specs = _specs_for(base, region_spec, key)
     existing = {index.name for index in base.dataset.describe_indices()}
     unknown = [name for name in maintained_indexes or () if name not in existing]
     if unknown:
@@ -198,7 +225,88 @@ def enable(
         }
         commit_durably(base, lambda dataset: dataset.update_field_metadata(marks))
         base = open_base(location)
-    return _initialize(base, region_spec, maintained_indexes)
+    return _initialize(base, specs, maintained_indexes)
+
+
+def _specs_for(
+    base: BaseTable, given: RegionSpec | str | None, primary_key: Sequence[str]
+) -> tuple[StoredRegionSpec, ...]:
+    """Return the specs with which to enable MemWAL on a table; empty for manual regions.
+
+    Regions that are left from before keep theirs, all with their ids: by another spec, a key would
+    come into a second region, and nothing tells then which row is newer. Reads the manifests of the
+    versions since the table had MemWAL, only if it has regions or region marks.
+    """
+    store = base.location.store
+    spec = None
+    if given is not None:
+        spec = as_region_spec(UNSHARDED if given == AS_BEFORE else given)
+    _check_spec(spec, primary_key, base.schema)
+    bound: tuple[StoredRegionSpec, ...] = (
+        () if spec is None else (spec.bind(base.field_ids(), base.schema),)
+    )
+    manifests = read_manifests(store)
+    if not (manifests or read_marks(store)):
+        return bound
+    command = f"memwal enable {base.location.uri}"
+    earlier = _earlier_specs(base)
+    if given == AS_BEFORE:
+        if earlier is None:
+            raise TableSetupError(
+                f"{base.location} has regions from before, and no stored version has the region "
+                f"spec that they were made for; give that spec: {command} --regions SPEC"
+            )
+        return earlier
+    newest = max(earlier or (), key=lambda stored: stored.spec_id, default=None)
+    if newest is None:
+        spec_id = max((1, *(region.spec_id for region in manifests.values())))
+        bound = tuple(replace(stored, spec_id=spec_id) for stored in bound)
+        fits = _may_fit(base, spec, manifests.values(), spec_id)
+    else:
+        fits = spec is not None and is_same_spec(newest, spec, base)
+    if not fits:
+        raise InvalidInputError(
+            f"{base.location} has regions from before, which were made for another region spec "
+            f"than {spec or 'manual regions'}. Give theirs"
+            + (f", {command} --regions SPEC," if newest is None else f", or none: {command},")
+            + f" and change it then: memwal add-region-spec {base.location.uri}"
+        )
+    return earlier or bound
+
+
+def _earlier_specs(base: BaseTable) -> tuple[StoredRegionSpec, ...] | None:
+    """Return the specs of the newest stored version with MemWAL; None if there is none."""
+    for version in sorted(stored_versions(base.location), reverse=True):
+        if find_mem_wal_index(read_table_manifest(base.location, version)) is not None:
+            return read_details(base, version).region_specs
+    return None
+
+
+def _may_fit(
+    base: BaseTable, spec: RegionSpec | None, regions: Collection[RegionManifest], spec_id: int
+) -> bool:
+    """Return whether a spec, or none, may be that of regions, as far as their manifests tell.
+
+    Regions of an earlier spec than ``spec_id``, the newest one, have no rows that are not merged.
+    """
+    if spec is None:
+        return all(region.spec_id == 0 for region in regions)
+    router = Router(replace(spec, spec_id=spec_id), base.schema)
+    for region in regions:
+        # Ids that are not derived were chosen by another client.
+        if region.spec_id not in (0, spec_id) or region.region_id.version != _NAME_BASED:
+            continue
+        if region.region_fields:
+            try:
+                derived = router.region_of(frozenset(region.region_fields))
+            except CorruptDataError:
+                # Values of other types.
+                return False
+            if derived != region.region_id:
+                return False
+        elif router.known_region(region.region_id) is None and router.assignments() is not None:
+            return False
+    return True
 
 
 def _key_columns(primary_key: str | Sequence[str]) -> tuple[str, ...]:
@@ -269,18 +377,19 @@ def _rehearse(
 
 
 def _initialize(
-    base: BaseTable, region_spec: RegionSpec | None, maintained_indexes: Sequence[str] | None
+    base: BaseTable,
+    specs: tuple[StoredRegionSpec, ...],
+    maintained_indexes: Sequence[str] | None,
 ) -> Table:
     indexes = None if maintained_indexes is None else list(maintained_indexes)
-    stored = None if region_spec is None else region_spec.bind(base.field_ids(), base.schema)
-    options = {} if stored is None else _lance_options(stored, base)
+    options = _lance_options(specs[0], base) if len(specs) == 1 else {}
     commit_durably(
         base, lambda dataset: dataset.initialize_mem_wal(maintained_indexes=indexes, **options)
     )
-    if stored is not None and not options:
+    if specs and not options:
         # Until this commit the table has no spec, as for writers that name their regions, and no
-        # regions.
-        update_details(base.location, lambda now: replace(now.details, region_specs=(stored,)))
+        # regions, or those from before.
+        update_details(base.location, lambda now: replace(now.details, region_specs=specs))
     return Table(base.location)
 
 
@@ -296,7 +405,7 @@ def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
     """Return the arguments with which Lance stores this spec; empty if it does not support it."""
     (field, *others) = stored.fields
     names = {field_id: name for name, field_id in base.field_ids().items()}
-    if others or set(field.parameters) - {NUM_BUCKETS}:
+    if others or stored.spec_id != 1 or set(field.parameters) - {NUM_BUCKETS}:
         return {}
     match field.transform:
         case "bucket":

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from memwal.base_table.commit import newest_spec, update_details
+from memwal.base_table.commit import is_same_spec, newest_spec, update_details
 from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
@@ -34,7 +34,7 @@ from memwal.errors import (
     RegionSealedError,
     TableSetupError,
 )
-from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.merge.job import merge
@@ -108,7 +108,7 @@ def add_region_spec(
     spec.bind(base.field_ids(), base.schema)
     newest = newest_spec(base)
     if newest is None or not is_pending(newest):
-        if newest is not None and _is_same_spec(newest, spec, base):
+        if newest is not None and is_same_spec(newest, spec, base):
             return Table(location)
         merge(location, MergeOptions(run=run))
     spec_id = _store_pending(location, spec)
@@ -184,28 +184,20 @@ def retire_region(
     return result
 
 
-def _is_same_spec(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
-    bound = spec.bind(base.field_ids(), base.schema, spec_id=stored.spec_id)
-    pending = replace(spec, pending=True).bind(
-        base.field_ids(), base.schema, spec_id=stored.spec_id
-    )
-    return stored in (bound, pending)
-
-
 def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
     """Store the spec as pending, so that no writer starts with an earlier one; return its id."""
 
     def change(base: BaseTable) -> IndexDetails:
         newest = newest_spec(base)
         if newest is not None and is_pending(newest):
-            if not _is_same_spec(newest, spec, base):
+            if not is_same_spec(newest, spec, base):
                 names = {field_id: name for name, field_id in base.field_ids().items()}
                 raise TableSetupError(
                     f"{location} is changing to another region spec, "
                     f"{RegionSpec.from_stored(newest, names)}; finish that change first"
                 )
             return base.details
-        if newest is not None and _is_same_spec(newest, spec, base):
+        if newest is not None and is_same_spec(newest, spec, base):
             return base.details
         stored = replace(spec, pending=True).bind(
             base.field_ids(), base.schema, spec_id=newest.spec_id + 1 if newest is not None else 1

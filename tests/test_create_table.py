@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +431,87 @@ class Model(LanceModel):
 
     id: int
     n: int | None
+
+
+class TestEnableAgain:
+    """Another client took MemWAL away."""
+
+    def unset(self, table: memwal.Table) -> None:
+        lance.dataset(table.uri).drop_index("__lance_mem_wal")
+
+    @pytest.mark.parametrize("given", [False, True])
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            memwal.RegionSpec.unsharded(),
+            memwal.RegionSpec.bucket("id", 3),
+            memwal.RegionSpec.truncate("id", 10),
+        ],
+        ids=str,
+    )
+    def test_the_spec_of_the_regions_is_taken(
+        self, uri: str, spec: memwal.RegionSpec, given: bool
+    ) -> None:
+        table = create(uri, region_spec=spec)
+        table.upsert(rows(dict.fromkeys(range(9), 1)))
+        before = table.base().details.region_specs
+        self.unset(table)
+
+        table = memwal.enable(uri, region_spec=spec) if given else memwal.enable(uri)
+
+        assert table.base().details.region_specs == before
+        table.upsert(rows({0: 2}))
+        assert state(table) == {0: 2} | dict.fromkeys(range(1, 9), 1)
+        assert not table.verify().errors
+
+    def test_all_specs_are_taken(self, uri: str) -> None:
+        table = create(uri)
+        table.upsert(rows({1: 1}))
+        memwal.add_region_spec(uri, memwal.RegionSpec.bucket("id", 3))
+        table = memwal.open(uri)
+        table.upsert(rows({1: 2}))
+        before = table.base().details.region_specs
+        self.unset(table)
+
+        table = memwal.enable(uri)
+
+        assert table.base().details.region_specs == before
+        assert len(before) == 2
+        assert table.region_spec()[0] == 2
+
+    @pytest.mark.parametrize("spec", ["unsharded", "bucket:id:4", None])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_another_spec_is_refused(self, uri: str, spec: str | None, known: bool) -> None:
+        table = create(uri, region_spec=memwal.RegionSpec.bucket("id", 3))
+        table.upsert(rows(dict.fromkeys(range(9), 1)))
+        self.unset(table)
+        if not known:
+            forget_versions(uri)
+            if spec == "bucket:id:4":
+                spec = "identity:id"
+
+        with pytest.raises(InvalidInputError):
+            memwal.enable(uri, region_spec=spec)
+
+        assert memwal.open(uri).base().index is None
+
+    def test_a_spec_that_no_version_has_must_be_given(self, uri: str) -> None:
+        table = create(uri, region_spec=memwal.RegionSpec.bucket("id", 3))
+        table.upsert(rows(dict.fromkeys(range(9), 1)))
+        self.unset(table)
+        forget_versions(uri)
+
+        with pytest.raises(TableSetupError, match=f"memwal enable {uri} --regions"):
+            memwal.enable(uri)
+
+        table = memwal.enable(uri, region_spec="bucket:id:3")
+        table.upsert(rows({0: 2}))
+        assert state(table) == {0: 2} | dict.fromkeys(range(1, 9), 1)
+        assert not table.verify().errors
+
+
+def forget_versions(uri: str) -> None:
+    lance.dataset(uri).cleanup_old_versions(timedelta(0))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -334,3 +335,12 @@ def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
         )
     names = {field_id: name for name, field_id in base.field_ids().items()}
     return stored.spec_id, RegionSpec.from_stored(stored, names)
+
+
+def is_same_spec(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
+    """Return whether a stored spec divides the rows of a table as ``spec`` does."""
+    bound = spec.bind(base.field_ids(), base.schema, spec_id=stored.spec_id)
+    pending = replace(spec, pending=True).bind(
+        base.field_ids(), base.schema, spec_id=stored.spec_id
+    )
+    return stored in (bound, pending)

@@ -153,7 +153,7 @@ class SpecCheck:
             raise TableSetupError(
                 f"MemWAL was taken away from {self._location}, so that nobody reads its log; this "
                 "write is not acknowledged. Write to the table directly, or enable MemWAL again "
-                "with memwal.enable(uri, region_spec=...) and open a new writer"
+                "with memwal.enable(uri) and open a new writer"
             )
         self._seen = _Seen(base, stamp, settled=False, at=at)
         return base

@@ -94,7 +94,7 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     if "__lance_mem_wal system index does not exist" in lowered:
         return TableSetupError(
             f"{doing}: MemWAL was taken away from the table while this ran; nothing was changed. "
-            "Enable it again with memwal.enable(uri, region_spec=...), then try again"
+            "Enable it again with memwal.enable(uri), then try again"
         )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {_shortened(error)}")

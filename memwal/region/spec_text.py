@@ -30,6 +30,9 @@ REGIONS_HELP = (
 UNSHARDED = "unsharded"
 """Text of the spec that keeps all rows in one region."""
 
+AS_BEFORE = "as before"
+"""Text of the specs that the regions of a table were made for; ``unsharded`` without regions."""
+
 _EXPRESSION = re.compile(r"([^:]+):([^:]+):(.+)", re.DOTALL)
 _VECTOR = re.compile(r"(.+)\[([1-9][0-9]{0,8})\]")
 _LIST = re.compile(r"list<(.+)>")

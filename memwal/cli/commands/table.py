@@ -23,7 +23,7 @@ from memwal.cli.output import (
 from memwal.cli.parameters import Storage
 from memwal.errors import InvalidInputError
 from memwal.permissions import Role, permissions_of, s3_policy
-from memwal.region.spec_text import REGIONS_HELP, TYPES_HELP, UNSHARDED, parse_regions
+from memwal.region.spec_text import AS_BEFORE, REGIONS_HELP, TYPES_HELP, UNSHARDED, parse_regions
 
 if TYPE_CHECKING:
     from memwal.queries import Queries
@@ -38,7 +38,7 @@ RegionSpecText = Annotated[
         help=f"How rows are divided: {REGIONS_HELP}. Can be given again, to divide by several "
         "values together. Columns belong to the primary key, if there is one, or, with immutable: "
         "in front, never change for a key. LanceDB writes only to bucket, identity and unsharded. "
-        "A new table is unsharded by default.",
+        "By default a new table is unsharded, and one that had MemWAL is divided as before.",
     ),
 ]
 
@@ -132,7 +132,7 @@ def enable(
     """Enable MemWAL on a Lance table that exists."""
     if maintain and maintain_all:
         raise InvalidInputError("give either --maintain or --maintain-all")
-    spec = parse_regions(regions or [UNSHARDED])
+    spec = parse_regions(regions) if regions else AS_BEFORE
     from memwal.create_table import enable as enable_table
 
     enabled = enable_table(
