@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks
+from memwal.base_table.region_marks import (
+    UNMARKED,
+    RegionMark,
+    check_progress,
+    find_lost_progress,
+    read_marks,
+)
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     CorruptDataError,
@@ -32,7 +38,12 @@ from memwal.errors import (
 )
 from memwal.format.paths import MEM_WAL_DIR, REGION_MARKS_DIR, manifest_dir, region_dir
 from memwal.format.region_manifest import RegionManifest
-from memwal.region.manifest_store import RegionManifestStore, forget_manifests, read_manifests
+from memwal.region.manifest_store import (
+    RegionManifestStore,
+    discover_regions,
+    forget_manifests,
+    read_manifests,
+)
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 
@@ -147,9 +158,21 @@ def check_no_regions(base: BaseTable, found: Collection[UUID]) -> None:
         raise TableSetupError(
             f"MemWAL is not enabled on {base.location}, but it was: there are regions, such as "
             f"{min(found)}, and rows of theirs that are not merged would be missed. Enable it "
-            f"again (memwal enable), or, if nobody needs these rows, delete the folders "
-            f"{MEM_WAL_DIR} and {REGION_MARKS_DIR}"
+            f"again, memwal enable {base.location.uri}, or, if nobody needs these rows, delete the "
+            f"folders {MEM_WAL_DIR} and {REGION_MARKS_DIR}"
         )
+
+
+def check_not_held(base: BaseTable) -> None:
+    """Raise an error if jobs on the base table are held: MemWAL was taken away, or progress lost.
+
+    Costs one listing, and one more without MemWAL.
+    """
+    base.check_supported()
+    store = base.location.store
+    if base.index is None:
+        check_no_regions(base, {*read_marks(store), *discover_regions(store)})
+    check_progress(find_lost_progress(base))
 
 
 def check_any_found(store: ObjectStore) -> None:

@@ -143,11 +143,14 @@ def test_calls_that_need_a_log_name_the_command_that_enables_it(
     assert table.version == before
 
 
-def test_a_table_whose_spec_was_taken_away_is_not_plain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_table_whose_spec_was_taken_away_is_not_plain(tmp_path: Path, merged: bool) -> None:
     database = lancedb.connect(tmp_path)
     stored = database.create_table("t", _rows(0, 10))
     table = memwal.enable(stored, primary_key="id")
     table.upsert(_rows(5, 10))
+    if merged:
+        table.merge()
     lance.dataset(table.uri).drop_index("__lance_mem_wal")
 
     calls: list[Callable[[], object]] = [
@@ -159,6 +162,8 @@ def test_a_table_whose_spec_was_taken_away_is_not_plain(tmp_path: Path) -> None:
         table.verify,
         lambda: table.copy_to(tmp_path / "copy.lance"),
         lambda: table.collect_garbage(dry_run=False),
+        table.compact,
+        table.build_indexes,
     ]
     for call in calls:
         with pytest.raises(TableSetupError, match=MEM_WAL_DIR):

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from memwal.base_table.refs import delete_torn_tags
 from memwal.base_table.region_marks import check_progress, lost_progress, read_marks
-from memwal.base_table.required_regions import check_regions, region_error
+from memwal.base_table.required_regions import check_no_regions, check_regions, region_error
 from memwal.base_table.snapshot import open_base
 from memwal.errors import LinkRefusedError, MemWalError
 from memwal.format.paths import manifest_dir, region_dir
@@ -106,6 +106,8 @@ def collect_garbage(
     marks = read_marks(location.store)
     base = open_base(location)
     base.check_supported()
+    if base.index is None:
+        check_no_regions(base, marks)
     check_progress(lost_progress(marks, base.details.merged))
     with span("memwal.collect.needs", location):
         if not options.dry_run:

@@ -39,7 +39,7 @@ import lance
 from lance.dataset import Index
 
 from memwal.base_table.commit import commit_durably, update_details
-from memwal.base_table.region_marks import check_progress, find_lost_progress
+from memwal.base_table.required_regions import check_not_held
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, InvalidInputError, TableSetupError
 from memwal.jobs.index.rebuild import commit_parts, rebuild_damaged
@@ -160,8 +160,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     """
     started = time.monotonic()
     base = start = open_base(location)
-    base.check_supported()
-    check_progress(find_lost_progress(base))
+    check_not_held(base)
     existing = index_names(base)
     selected = _select(base, options)
     built = [name for name in selected if name in existing]

@@ -38,7 +38,7 @@ from memwal.base_table.fragments import (
     small_fragment_ids,
     sparse_fragment_ids,
 )
-from memwal.base_table.region_marks import check_progress, find_lost_progress
+from memwal.base_table.required_regions import check_not_held
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base, open_dataset
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.lance_manifest import has_narrow_dictionaries
@@ -90,7 +90,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     limits = options.fragment_limits()
     base = open_base(location)
     base.check_changeable()
-    check_progress(find_lost_progress(base))
+    check_not_held(base)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
     chosen = _choose(base, limits, options.min_fragments)
     carried = CarriedCatchUp.of(base)
