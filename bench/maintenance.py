@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cases.blobs import blob_lines
+from cases.clean_up import clean_lines, wide_lines
 from cases.compactions import compaction_lines
 from cases.divided_merges import divided_lines, scaling_lines
 from cases.file_checks import check_lines
@@ -30,6 +31,8 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "growth": growth_lines,
     "task-memory": task_memory_lines,
     "compaction": compaction_lines,
+    "wide-compaction": wide_lines,
+    "clean-up": clean_lines,
     "memory": memory_lines,
     "quality": quality_lines,
     "spark": spark_lines,

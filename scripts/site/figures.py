@@ -51,6 +51,12 @@ ASKED = (
     ("reader", "until a fresh read has a row of another writer, beyond its poll", "5 ms"),
     ("maintenance", "merge of the backlog", "one merge_insert of the newest rows"),
     ("maintenance", "peak memory of a merge", "one merge_insert of the newest rows"),
+    ("maintenance", "peak memory of a compaction of rows of 1 MiB", "limit"),
+    (
+        "maintenance",
+        "processor time to clean a table of many fragments, with three indexes",
+        "LanceDB's optimize()",
+    ),
     ("airflow", "one table, from its flush to its merge", "a limit"),
 )
 """Program, what was measured and the other side of the lines that are asked for most."""
