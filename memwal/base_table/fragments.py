@@ -146,20 +146,20 @@ def _rows_of(width: float, most: int) -> int:
 
 
 def small_fragment_ids(
-    base: BaseTable, limits: FragmentLimits, sizes: FragmentSizes
+    base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits
 ) -> frozenset[int]:
     """Return the ids of the small fragments that have a neighbour to be joined with."""
     runs = _runs(base, sizes, sizes.small(limits), deleted_percent=None)
     return frozenset(fragment["id"] for run in runs for fragment in run["task"]["fragments"])
 
 
-def sparse_fragment_ids(limits: FragmentLimits, sizes: FragmentSizes) -> frozenset[int]:
+def sparse_fragment_ids(sizes: FragmentSizes, limits: FragmentLimits) -> frozenset[int]:
     """Return the ids of the sparse fragments."""
     return frozenset(sizes.ids[sizes.sparse(limits)].tolist())
 
 
 def plan_rewrites(
-    base: BaseTable, limits: FragmentLimits, chosen: frozenset[int]
+    base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits, chosen: frozenset[int]
 ) -> Iterator[Rewrite]:
     """Divide the ``chosen`` fragments, small or sparse, into those that are rewritten together.
 
@@ -167,7 +167,6 @@ def plan_rewrites(
     reaches none, is joined with them. Neighbours that all together reach none become one small
     fragment: where all were joined before, it is the only old one that is rewritten with new ones.
     """
-    sizes = fragment_sizes(base)
     mask = np.isin(sizes.ids, list(chosen))
     for run in _runs(base, sizes, mask, deleted_percent=limits.deleted_percent):
         fragments = run["task"]["fragments"]

@@ -121,7 +121,7 @@ def read_status(
         # Those whose manifest is not the one of the snapshot, deleted regions included.
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
         fragments=len(sizes.ids),
-        small_fragments=len(small_fragment_ids(base, compaction.fragment_limits(), sizes)),
+        small_fragments=len(small_fragment_ids(base, sizes, compaction.fragment_limits())),
         deleted_rows=int(sizes.deleted.sum()),
         base_rows=int(sizes.live_rows.sum()),
         base_bytes=None if sizes.unrecorded.any() else int(sizes.stored.sum()),

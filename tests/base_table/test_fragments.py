@@ -40,8 +40,8 @@ def write(path: Path, fragments: Sequence[tuple[int, int]]) -> memwal.Table:
 
 def planned(base: BaseTable, limits: FragmentLimits) -> list[Rewrite]:
     sizes = fragment_sizes(base)
-    chosen = small_fragment_ids(base, limits, sizes) | sparse_fragment_ids(limits, sizes)
-    return list(plan_rewrites(base, limits, chosen))
+    chosen = small_fragment_ids(base, sizes, limits) | sparse_fragment_ids(sizes, limits)
+    return list(plan_rewrites(base, sizes, limits, chosen))
 
 
 def parts(base: BaseTable, limits: FragmentLimits) -> list[list[int]]:

@@ -33,6 +33,7 @@ from lance.optimize import Compaction, CompactionTask, RewriteResult
 from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.fragments import (
     FragmentLimits,
+    FragmentSizes,
     fragment_sizes,
     plan_rewrites,
     small_fragment_ids,
@@ -91,13 +92,14 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     base = open_base(location)
     base.check_changeable()
     check_not_held(base)
+    sizes = fragment_sizes(base)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
-    chosen = _choose(base, limits, options.min_fragments)
+    chosen = _choose(base, sizes, limits, options.min_fragments)
     carried = CarriedCatchUp.of(base)
     while (
         chosen
         and commits != options.max_commits
-        and (rewrites := _plan(base, limits, budget, chosen))
+        and (rewrites := _plan(base, sizes, limits, budget, chosen))
     ):
         tasks += len(rewrites)
         results: list[RewriteResult | None] = run_tasks(
@@ -127,8 +129,10 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
                 raise
             logger.warning("%s; trying again", error)
             base = open_base(location)
+            sizes = fragment_sizes(base)
             continue
         base = open_base(location)
+        sizes = fragment_sizes(base)
         if not committed:
             failures += 1
             _discard(base, rewritten)
@@ -148,7 +152,6 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
             carried = {name: catch_up.after(moved) for name, catch_up in carried.items()}
             # Where new fragments are small, their rows took much less space than before. They are
             # joined again; each time there are fewer, so that the job ends.
-            sizes = fragment_sizes(base)
             chosen |= frozenset().union(*new).intersection(sizes.ids[sizes.small(limits)].tolist())
     if commits:
         base = _record_catch_up(base, options, carried)
@@ -223,22 +226,27 @@ def _refusal(base: BaseTable) -> str:
     )
 
 
-def _choose(base: BaseTable, limits: FragmentLimits, min_fragments: int | None) -> frozenset[int]:
+def _choose(
+    base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits, min_fragments: int | None
+) -> frozenset[int]:
     """Return the ids of the fragments that are worth a rewrite."""
-    sizes = fragment_sizes(base)
-    sparse = sparse_fragment_ids(limits, sizes)
+    sparse = sparse_fragment_ids(sizes, limits)
     if min_fragments is None:
         return sparse
-    small = small_fragment_ids(base, limits, sizes)
+    small = small_fragment_ids(base, sizes, limits)
     return sparse | small if len(small | sparse) >= min_fragments else sparse
 
 
 def _plan(
-    base: BaseTable, limits: FragmentLimits, budget: int, chosen: frozenset[int]
+    base: BaseTable,
+    sizes: FragmentSizes,
+    limits: FragmentLimits,
+    budget: int,
+    chosen: frozenset[int],
 ) -> tuple[CompactTask, ...]:
     """Plan rewrites of the chosen fragments, as many as fit into a commit of ``budget`` bytes."""
     planned: list[CompactTask] = []
-    for rewrite in plan_rewrites(base, limits, chosen):
+    for rewrite in plan_rewrites(base, sizes, limits, chosen):
         budget -= rewrite.stored
         # A task larger than the budget goes alone.
         if planned and budget < 0:

@@ -83,7 +83,7 @@ def ten(prepared: Path, tmp_path: Path) -> memwal.Table:
 def small(table: memwal.Table, *, target_rows: int = 1 << 20) -> int:
     """Count the fragments that are to be joined."""
     base = table.base()
-    return len(small_fragment_ids(base, FragmentLimits(target_rows, 1 << 28), fragment_sizes(base)))
+    return len(small_fragment_ids(base, fragment_sizes(base), FragmentLimits(target_rows, 1 << 28)))
 
 
 def stored_data(table: memwal.Table) -> set[str]:
