@@ -57,6 +57,8 @@ _BATCH_BYTES: Final = 32 << 20
 # Of a blob that is in a file with others, and of one that has a file of its own.
 _FILE_KINDS: Final = pa.array([1, 2], pa.uint8())
 _FILE: Final = ["fragment", "number"]
+# A number of Python would be compared as a signed one.
+_ZERO: Final = pa.scalar(0, pa.uint64())
 _ROW_ADDRESS: Final = "_rowaddr"
 _MARK: Final = b"lance-encoding:blob"
 _PACKED: Final = {b"lance-encoding:packed": b"true", _MARK: b"true"}
@@ -248,7 +250,7 @@ def find_invalid_blob(location: TableLocation | None, values: pa.Array) -> str |
         return "a blob that has not exactly one of data and uri"
     is_range = position.is_valid()
     wrong = pc.or_(pc.xor(is_range, size.is_valid()), pc.and_not(is_range, is_external))
-    if pc.any(wrong).as_py() or pc.any(pc.equal(size, 0)).as_py():
+    if pc.any(wrong).as_py() or pc.any(pc.equal(size, _ZERO)).as_py():
         return "a blob with half a range, an empty one, or one of bytes that are given"
     try:
         addresses = pc.unique(uri.drop_null()).to_pylist()
@@ -281,7 +283,7 @@ def _as_written(
     is_external = pc.equal(descriptions.field("kind"), EXTERNAL)
     size = descriptions.field("size")
     # An external blob without a range is all of the file.
-    is_range = pc.and_(is_external, pc.greater(size, 0))
+    is_range = pc.and_(is_external, pc.greater(size, _ZERO))
     parts = [
         data,
         _where(is_external, _addresses(descriptions, dataset)),

@@ -28,6 +28,7 @@ ReadBlob = Callable[[int, int, int], bytes]
 """Reads a blob by the number of its file, its position there, and its size."""
 
 _NAME: Final = b"lance.blob.v2"
+_TYPE_METADATA: Final = b"ARROW:extension:metadata"
 _LOGGED: Final = pa.struct(
     [
         ("kind", pa.uint8()),
@@ -40,11 +41,15 @@ _LOGGED: Final = pa.struct(
 )
 
 
+# Before more is read, the size of the file is asked: a damaged entry may claim any.
+_MAX_UNCHECKED: Final = 64 << 20
+
+
 def log_schema(schema: pa.Schema) -> pa.Schema | None:
     """Return a schema with the columns that log entries have; None if none has another form."""
     if not any(map(is_blob_v2, schema)):
         return None
-    type_keys = {LOGGED_TYPE_KEYS[0]: _NAME, b"ARROW:extension:metadata": b""}
+    type_keys = {LOGGED_TYPE_KEYS[0]: _NAME, _TYPE_METADATA: b""}
     fields = [
         pa.field(f.name, _LOGGED, f.nullable, {**(f.metadata or {}), **type_keys})
         if is_blob_v2(f)
@@ -92,7 +97,8 @@ def from_logged(rows: pa.RecordBatch, read: ReadBlob) -> pa.RecordBatch:
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if _is_logged(field):
             column = _from_logged(column, read)
-            metadata = {k: v for k, v in field.metadata.items() if k not in LOGGED_TYPE_KEYS}
+            dropped = {*LOGGED_TYPE_KEYS, _TYPE_METADATA}
+            metadata = {k: v for k, v in field.metadata.items() if k not in dropped}
             field = pa.field(field.name, column.type, field.nullable, metadata)
         columns.append(column)
         fields.append(field)
@@ -118,7 +124,9 @@ def _from_logged(values: pa.StructArray, read: ReadBlob) -> pa.Array:
         raise InvalidInputError(f"a blob of the log cannot be read: {error}") from error
     kind = pc.fill_null(parts["kind"], 0).to_numpy()
     is_external = pa.array(kind == EXTERNAL)
-    is_range = pc.and_(is_external, pc.greater(pc.fill_null(parts["blob_size"], 0), 0))
+    # A number of Python would be compared as a signed one.
+    zero = pa.scalar(0, pa.uint64())
+    is_range = pc.and_(is_external, pc.greater(pc.fill_null(parts["blob_size"], zero), zero))
     storage = [
         _with_files(parts, kind, read),
         _where(is_external, parts["uri"]),
@@ -171,6 +179,11 @@ def blob_reader(
             )
         key = blob_key(region_id, folder, file, number)
         try:
+            info = store.head(key) if start + size > _MAX_UNCHECKED else None
+            if info is not None and start + size > info.size:
+                raise CorruptDataError(
+                    f"{key} has not the bytes that an entry of the log has in it"
+                )
             data = store.get_range(key, start=start, length=size) if size else b""
         except ObjectNotFoundError as error:
             raise CorruptDataError(
