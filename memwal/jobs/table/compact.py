@@ -274,8 +274,8 @@ def _are_unchanged(base: BaseTable, rewrites: Sequence[CompactTask]) -> bool:
     Checked before the commit: one that must fail writes index files of the whole table first, and
     leaves them behind.
     """
-    newest = open_base(base.location)
-    if newest.digest == base.digest:
+    newest = open_base(base.location, seen=base)
+    if newest is base:
         return True
     latest, planned = (
         {part.fragment_id: part.metadata for part in table.dataset.get_fragments()}
