@@ -87,6 +87,7 @@ def run(catalog: Catalog, load_dag: Any, tmp_path: Path, monkeypatch: pytest.Mon
     """Run the DAG and give its state and those of its tasks."""
     monkeypatch.setenv("MEMWAL_CATALOG_SNAPSHOT", str(tmp_path / "tables.json"))
     catalog.add_folder(str(tmp_path))
+    (tmp_path / "nothing").mkdir()
     catalog.add_folder(str(tmp_path / "nothing"))
 
     def go() -> tuple[str, dict[str, set[str]]]:
