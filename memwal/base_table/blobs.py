@@ -48,7 +48,7 @@ from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask
 
 BlobHandling = Literal["all_binary", "blobs_descriptions"]
-"""How a scan returns blob columns, with Lance's names."""
+"""Form in which a scan returns blob columns, with Lance's names."""
 
 EXTERNAL: Final = 3
 """Kind of a blob that is at an address outside of Lance's files."""

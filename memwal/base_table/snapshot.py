@@ -109,7 +109,7 @@ class BaseTable:
 
     @property
     def index_caveat(self) -> str | None:
-        """Why only Lance may read the files of the indexes, in words; None if memwal may too."""
+        """The reason for leaving index files to Lance; None if memwal may read them too."""
         if self.has_overlays:
             return "may have values that data overlay files replaced"
         return (

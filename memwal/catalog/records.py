@@ -132,7 +132,7 @@ class ManagedTable(JsonRecord):
     updated_at: datetime
     """In UTC."""
     mem_wal: bool = True
-    """Whether MemWAL was enabled when the status was last read, or the table was registered."""
+    """True if MemWAL was enabled when the status was last read, or the table was registered."""
     regions: int | None = None
     """Number of regions when the status was last read; None if it was never read."""
     problem: str | None = None
@@ -191,7 +191,7 @@ class TableFolder(JsonRecord):
     owner: str
     """Person or team to ask about its tables."""
     enabled: bool
-    """Whether its tables are maintained from the time when they are registered."""
+    """True if its tables are maintained from their registration on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

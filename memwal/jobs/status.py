@@ -107,7 +107,7 @@ class TableStatus(JsonRecord):
     indexes: tuple[IndexLag, ...]
     """One for each maintained index, then one for each other that index builds extend."""
     mem_wal: bool = True
-    """Whether MemWAL is enabled; without it there are no regions, and no jobs of regions."""
+    """True if MemWAL is enabled; without it there are no regions, and no jobs of regions."""
     snapshot_age_seconds: float | None
     """Age of the region snapshot; None if there is none, or its time is in the future by a minute
     or more."""
@@ -196,7 +196,7 @@ class TableStatus(JsonRecord):
 
     @property
     def stored(self) -> str:
-        """What the base table stores, in words."""
+        """Fragments, rows, bytes and versions of the base table, as a sentence."""
         many = "some 2,000 versions or more"
         parts = [
             f"{plural(self.fragments or 0, 'fragment')}, {self.small_fragments or 0} small",
@@ -211,7 +211,7 @@ class TableStatus(JsonRecord):
 
     @property
     def gains(self) -> dict[str, str]:
-        """What each job would gain, in words; jobs that would gain nothing are left out."""
+        """Gain of a run of each job, as a phrase; jobs that would gain nothing are left out."""
         gains = {}
         if self.backlog_generations:
             generations = plural(self.backlog_generations, "generation")

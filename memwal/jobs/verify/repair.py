@@ -222,7 +222,7 @@ def _repair_key_index(location: TableLocation, finding: Finding, _now: datetime)
 def _read_keys(location: TableLocation, folder: str) -> StoredKeys | None:
     """Read the stored keys of a generation; None if it is gone."""
     try:
-        with lance_errors(f"damage_as_unreadable {folder}"):
+        with lance_errors(f"reading {folder}"):
             dataset = open_dataset(location, folder)
             return read_keys(open_base(location), dataset, everything=False)[1]
     except ObjectNotFoundError:

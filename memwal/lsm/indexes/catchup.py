@@ -129,7 +129,7 @@ def with_complete_coverage(base: BaseTable) -> IndexDetails:
 
 @dataclass(frozen=True, slots=True)
 class CarriedCatchUp:
-    """What an index had caught up with before a compaction, and where the rows of that are now.
+    """Catch-up of an index before a compaction, and the present places of the rows it covered.
 
     All rows of these generations that are still the newest are in fragments that the index covers.
     A compaction moves them to new fragments, and Lance moves them in the index. So the index has
