@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 from common import tables
-from common.measure import Figure, Line, Rival, Target, rounds_of
+from common.measure import Figure, Line, Rival, Target, exponent, rounds_of
 
 import memwal
 from memwal.format.paths import wal_dir
@@ -24,6 +24,10 @@ _ENTRIES = 10_000
 _ROWS_PER_ENTRY = 10
 _ROUNDS = 5
 _BATCH = 1_000
+# A key of 1 MB at the default size of the benchmarks.
+_KEY_BYTES_PER_ROW = 10
+_BUCKETS = 8
+_GROWTH = 16
 
 
 def flushes(folder: Path, rows: int) -> Iterator[Line]:
@@ -87,6 +91,45 @@ def appends(folder: Path, rows: int) -> Iterator[Line]:
         rival=Rival.OURS,
         target=Target(1.0),
         note="durable, one region",
+    )
+
+
+def wide_keys(folder: Path, rows: int) -> Iterator[Line]:
+    """Upserts of one row with a wide text key by bucket, beside Lance's own into one region."""
+    schema = pa.schema([pa.field("key", pa.string(), nullable=False), ("value", pa.int64())])
+    width = rows * _KEY_BYTES_PER_ROW
+    taken: dict[int, dict[str, Figure]] = {}
+    for bytes_ in (width // _GROWTH, width):
+        ours, native = (
+            memwal.create(
+                str(folder / f"{name}-{bytes_}"), schema, primary_key=["key"], region_spec=spec
+            )
+            for name, spec in (
+                ("ours", memwal.RegionSpec.bucket("key", _BUCKETS)),
+                ("native", memwal.RegionSpec.unsharded()),
+            )
+        )
+        samples: dict[str, list[float]] = {"ours": [], "native": []}
+        with tables.open_ours(ours) as writer, tables.open_native(native) as shard:
+            for number in range(rounds_of(_ROUNDS) + 1):
+                row = pa.table({"key": [f"{number:0{bytes_}}"], "value": [number]}, schema=schema)
+                for name, write in (("ours", writer.upsert), ("native", shard.put)):
+                    taken_ = 1e3 * _processor_seconds(lambda w=write, r=row: w(r))
+                    samples[name] += [taken_] * bool(number)
+        taken[bytes_] = {name: Figure.of(times) for name, times in samples.items()}
+    powers = {
+        name: exponent(taken[width][name], taken[width // _GROWTH][name], _GROWTH)
+        for name in ("ours", "native")
+    }
+    yield Line(
+        name="wide-keys",
+        what=f"upsert of 1 row with a text key of {width:,} bytes into {_BUCKETS} buckets",
+        ours=taken[width]["ours"],
+        other=taken[width]["native"],
+        unit="ms of a processor",
+        against="ShardWriter, one region",
+        note=f"from a key of {width // _GROWTH:,} bytes on it grows with the exponent "
+        f"{powers['ours']:.2f}, the other's with {powers['native']:.2f}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import time
@@ -129,6 +130,11 @@ def limit_rounds(most: int | None) -> None:
 def rounds_of(usual: int) -> int:
     """Rounds of a benchmark: as usual, unless fewer were asked for."""
     return min([usual, *_limits])
+
+
+def exponent(large: Figure, small: Figure, times: float) -> float:
+    """The power of the size with which a figure grows: 0 for not at all, 1 for as much."""
+    return math.log(large.median / small.median, times)
 
 
 def constant(value: float) -> Figure:

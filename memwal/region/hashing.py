@@ -7,25 +7,28 @@ every width; text as UTF-8; binary as it is; dates, times and timestamps as Arro
 little-endian. Nulls add nothing. For 64-bit integers, text and binary this equals Lance's own
 ``murmur3_multi`` (of its partitioned namespaces). Spec: Region Transform.
 
-Murmur3 is implemented over whole numpy arrays, and over a single value. There are two dialects: the
-published hash, and Apache Spark's, which mixes in the bytes after the last 4-byte word one by one,
-sign-extended. They agree if the length is divisible by 4.
+Murmur3 is implemented over whole numpy arrays, and over a single value.
 
 The bucket of a primary key decides the region of its rows, so all clients of a table must compute
-the same number. The hash is murmur3 in the dialect of Apache Spark, and values are hashed in their
-own width, so ``int32(5)`` and ``int64(5)`` differ. Spec: Region Transform, ``bucket``.
+the same number: Lance's own evaluator computes it. Its hash is murmur3 in the dialect of Apache
+Spark, which mixes in the bytes after the last 4-byte word one by one, sign-extended. Values are
+hashed in their own width, so ``int32(5)`` and ``int64(5)`` differ. Spec: Region Transform,
+``bucket``.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from lance.mem_wal import ShardingField, ShardingSpec, evaluate_sharding_spec
+from lance.schema import LanceSchema
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
@@ -52,7 +55,7 @@ _SPECIAL: Final = {
 # Temporary arrays of this many rows fit the processor's cache, and limit the memory of a call.
 _ROWS_PER_BLOCK: Final = 65_536
 
-# A single row shorter than this is hashed faster without numpy.
+# A single text shorter than this is hashed faster without Lance.
 _SHORT: Final = 128
 
 
@@ -92,27 +95,14 @@ def is_hashable(data_type: pa.DataType) -> bool:
     )
 
 
-def hash_64(bits: NDArray[np.uint64]) -> Words:
-    """Hash values of 8 bytes."""
-    return finalize(mix_64(np.zeros(len(bits), dtype=np.uint32), bits), np.uint32(8))
-
-
-def hash_32(words: Words) -> Words:
-    """Hash values of 4 bytes."""
-    return finalize(mix(np.zeros(len(words), dtype=np.uint32), words), np.uint32(4))
-
-
 def hash_bytes(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    *,
-    spark: bool = False,
 ) -> Words:
     """Hash the byte ranges ``data[start : start + length]``.
 
-    With ``spark`` uses Spark's dialect instead of the published one. The running time grows with
-    the longest range of the call.
+    The running time grows with the longest range of the call.
     """
     counts = lengths // 4
     longest = int(counts.max(initial=0))
@@ -129,15 +119,17 @@ def hash_bytes(
         hashes[active:] = mix(hashes[active:], words[at])
     ordered_lengths = lengths[order]
     tails = ordered_starts + (ordered_lengths & ~3)
-    take_tails = _take_tails_as_spark if spark else _take_tails
-    take_tails(hashes, data, tails, ordered_lengths & 3)
+    _take_tails(hashes, data, tails, ordered_lengths & 3)
     result = np.empty_like(hashes)
     result[order] = finalize(hashes, ordered_lengths.astype(np.uint32))
     return result
 
 
 def hash_value(value: bytes, *, spark: bool = False) -> int:
-    """Hash a single value: for a few bytes, in a tenth of the time that numpy's calls take."""
+    """Hash a single value in a tenth of the time that numpy's calls take.
+
+    With ``spark`` uses Spark's dialect instead of the published one.
+    """
     length = len(value)
     whole = length & ~3
     hashed = 0
@@ -206,9 +198,7 @@ def _hash_block(columns: Sequence[pa.Array]) -> Words:
     parts = [_as_binary(column) for column in columns]
     joined = parts[0] if len(parts) == 1 else _joined(parts)
     if rows == 1:
-        value = joined[0].as_py() or b""
-        if len(value) <= _SHORT:
-            return np.array([hash_value(value)], dtype=np.uint32)
+        return np.array([hash_value(joined[0].as_py() or b"")], dtype=np.uint32)
     _, offset_buffer, data = joined.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, rows + 1, joined.offset * 8)
     return hash_bytes(
@@ -301,15 +291,6 @@ def _take_tails(
     hashes ^= scramble(words)
 
 
-def _take_tails_as_spark(
-    hashes: Words, data: NDArray[np.uint8], tails: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> None:
-    for position in range(3):
-        (active,) = np.nonzero(lengths > position)
-        signed = data[tails[active] + position].view(np.int8).astype(np.int32)
-        hashes[active] = mix(hashes[active], signed.view(np.uint32))
-
-
 def _mix_one(hashed: int, word: int) -> int:
     word = _scramble_one(word) ^ hashed
     word = (word << 13 | word >> 19) & _MASK
@@ -321,8 +302,6 @@ def _scramble_one(word: int) -> int:
     word = (word << 15 | word >> 17) & _MASK
     return (word * 0x1B873593) & _MASK
 
-
-_Hasher: TypeAlias = Callable[[pa.Array], Words]
 
 _INT32_MAX: Final = 0x7FFFFFFF
 
@@ -336,8 +315,7 @@ BUCKETABLE_TYPES: Final = (
 def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.int32]:
     """Return the bucket of each row, as Lance computes it; the bucket of null is 0.
 
-    Text is not copied: besides the result a call needs a few megabytes, however long the column or
-    a single text is. The time for text grows with the longest one of each 65,536 rows.
+    Besides the result a call needs a few megabytes, however long the column or a single text is.
 
     Raises InvalidInputError if Lance does not bucket columns of this type, or the number of buckets
     is not from 1 to 2**31 - 1.
@@ -346,8 +324,7 @@ def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.i
         raise InvalidInputError(
             f"the number of buckets must be between 1 and {_INT32_MAX}, got {num_buckets}"
         )
-    hasher = _hasher_of(column.type)
-    if hasher is None:
+    if not is_bucketable(column.type):
         raise InvalidInputError(
             f"cannot hash a column of type {column.type} into buckets; cast it to the type that "
             f"the column has in the table, which must be one of: {BUCKETABLE_TYPES}"
@@ -356,30 +333,39 @@ def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.i
         hashed = _hash_single_row(column)
         if hashed is not None:
             return np.array([(hashed & _INT32_MAX) % num_buckets], dtype=np.int32)
+    schema, spec, lance_schema = _evaluation(column.type, num_buckets)
     buckets = np.empty(len(column), dtype=np.int32)
     done = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
         for start in range(0, len(chunk), _ROWS_PER_BLOCK):
-            rows = chunk.slice(start, _ROWS_PER_BLOCK)
-            numbers = (hasher(rows) & np.uint32(_INT32_MAX)) % np.uint32(num_buckets)
-            if rows.null_count:
-                numbers[rows.is_null().to_numpy(zero_copy_only=False)] = 0
-            buckets[done : done + len(rows)] = numbers
-            done += len(rows)
+            rows = pa.record_batch([chunk.slice(start, _ROWS_PER_BLOCK)], schema=schema)
+            numbers = evaluate_sharding_spec(rows, spec, lance_schema).column(0).to_numpy()
+            buckets[done : done + len(numbers)] = numbers
+            done += len(numbers)
     return buckets
 
 
 def is_bucketable(data_type: pa.DataType) -> bool:
     """Return whether Lance buckets columns of this type."""
-    return _hasher_of(data_type) is not None
+    return data_type in _BUCKETABLE or pt.is_timestamp(data_type)
+
+
+@lru_cache
+def _evaluation(
+    data_type: pa.DataType, num_buckets: int
+) -> tuple[pa.Schema, ShardingSpec, LanceSchema]:
+    """Return how Lance evaluates the buckets of one column."""
+    schema = pa.schema([("column", data_type)])
+    parameters = {"num_buckets": str(num_buckets)}
+    field = ShardingField("bucket", [0], "bucket", None, "int32", parameters)
+    return schema, ShardingSpec(1, [field]), LanceSchema.from_pyarrow(schema)
 
 
 def _hash_single_row(column: pa.Array) -> int | None:
-    """Hash the only row without numpy; None if it is null, or if numpy is faster."""
+    """Hash the only row without Lance; None if it is null, or if Lance is faster."""
     data_type = column.type
     if data_type in _TEXT:
         text = column[0].as_py()
-        # For a long text, numpy is faster.
         if text is None or len(text) > _SHORT:
             return None
         return hash_value(text.encode(), spark=True)
@@ -390,62 +376,22 @@ def _hash_single_row(column: pa.Array) -> int | None:
     return hash_value(column.buffers()[1][start : start + width].to_pybytes())
 
 
-def _hasher_of(data_type: pa.DataType) -> _Hasher | None:
-    if pa.types.is_timestamp(data_type):
-        return _hash_words_64
-    return _HASHERS.get(data_type)
-
-
-def _hash_words_64(rows: pa.Array) -> Words:
-    return hash_64(value_buffer(rows, "<u8"))
-
-
-def _widening(dtype: str) -> _Hasher:
-    """Return a hasher of integers that extends them to 32 bits first."""
-
-    def hash_rows(rows: pa.Array) -> Words:
-        return hash_32(value_buffer(rows, dtype).astype("<i4").view("<u4"))
-
-    return hash_rows
-
-
-def _hash_words_32(rows: pa.Array) -> Words:
-    return hash_32(value_buffer(rows, "<u4"))
-
-
-def _text_hasher(offset_dtype: str) -> _Hasher:
-    def hash_rows(rows: pa.Array) -> Words:
-        _, offset_buffer, data = rows.buffers()
-        item = np.dtype(offset_dtype)
-        offsets = np.frombuffer(
-            offset_buffer, item, len(rows) + 1, rows.offset * item.itemsize
-        ).astype(np.int64)
-        text = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
-        return hash_bytes(text, offsets[:-1], np.diff(offsets), spark=True)
-
-    return hash_rows
-
-
 _TEXT: Final = frozenset({pa.string(), pa.large_string()})
 _WORDS: Final = frozenset({pa.int32(), pa.uint32(), pa.date32(), pa.int64(), pa.uint64()})
-
-_HASHERS: Final[dict[pa.DataType, _Hasher]] = {
-    pa.bool_(): lambda rows: hash_32(value_buffer(rows.cast(pa.uint8()), "u1").astype("<u4")),
-    pa.int8(): _widening("i1"),
-    pa.int16(): _widening("<i2"),
-    pa.uint8(): _widening("u1"),
-    pa.uint16(): _widening("<u2"),
-    pa.int32(): _hash_words_32,
-    pa.uint32(): _hash_words_32,
-    pa.date32(): _hash_words_32,
-    pa.time32("s"): _hash_words_32,
-    pa.time32("ms"): _hash_words_32,
-    pa.int64(): _hash_words_64,
-    pa.uint64(): _hash_words_64,
-    pa.time64("us"): _hash_words_64,
-    pa.time64("ns"): _hash_words_64,
-    pa.float32(): lambda rows: hash_32(canonical_bits(value_buffer(rows, "<u4"))),
-    pa.float64(): lambda rows: hash_64(canonical_bits(value_buffer(rows, "<u8"))),
-    pa.string(): _text_hasher("<i4"),
-    pa.large_string(): _text_hasher("<i8"),
-}
+_BUCKETABLE: Final = frozenset(
+    {
+        *_TEXT,
+        *_WORDS,
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.uint8(),
+        pa.uint16(),
+        pa.time32("s"),
+        pa.time32("ms"),
+        pa.time64("us"),
+        pa.time64("ns"),
+        pa.float32(),
+        pa.float64(),
+    }
+)

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.region.hashing import hash_32, hash_64, hash_bytes, hash_value
+from memwal.region.hashing import hash_bytes, hash_value
 
 
-def hashed(values: list[bytes], *, spark: bool = False) -> list[int]:
+def hashed(values: list[bytes]) -> list[int]:
     """Hash values that stand with a gap between them."""
     data = np.frombuffer(b"x".join([b"", *values]), dtype=np.uint8)
     lengths = np.array([len(value) for value in values], dtype=np.int64)
     ends = np.cumsum(lengths + 1)
-    return hash_bytes(data, ends - lengths, lengths, spark=spark).tolist()
+    return hash_bytes(data, ends - lengths, lengths).tolist()
 
 
 def spark_hash(value: bytes) -> int:
@@ -51,16 +51,7 @@ def test_equals_mmh3(values: list[bytes]) -> None:
 @given(st.lists(st.binary(max_size=40)))
 def test_sparks_dialect(values: list[bytes]) -> None:
     want = [spark_hash(value) for value in values]
-    assert hashed(values, spark=True) == want
     assert [hash_value(value, spark=True) for value in values] == want
-
-
-@given(st.lists(st.integers(0, 2**64 - 1)))
-def test_whole_words(values: list[int]) -> None:
-    longs = np.array(values, dtype=np.uint64)
-    words = np.array([value % 2**32 for value in values], dtype=np.uint32)
-    assert hash_64(longs).tolist() == [mmh3.hash(v.tobytes(), 0, signed=False) for v in longs]
-    assert hash_32(words).tolist() == [mmh3.hash(v.tobytes(), 0, signed=False) for v in words]
 
 
 @pytest.mark.parametrize("length", [65_535 * 4, 65_536 * 4 + 3])
