@@ -18,6 +18,7 @@ from cases.divided_merges import divided_lines, scaling_lines
 from cases.file_checks import check_lines
 from cases.index_builds import index_lines
 from cases.index_probes import probe_lines
+from cases.merge_costs import cost_lines
 from cases.merge_growth import growth_lines, task_memory_lines
 from cases.merges import memory_lines, merge_lines, spark_lines
 from cases.quality import quality_lines
@@ -29,6 +30,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "divided": divided_lines,
     "scaling": scaling_lines,
     "growth": growth_lines,
+    "merge-cost": cost_lines,
     "task-memory": task_memory_lines,
     "compaction": compaction_lines,
     "wide-compaction": wide_lines,

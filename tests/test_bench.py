@@ -153,6 +153,7 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
 JOBS = (
     *("merge", "divided", "scaling", "growth", "task-memory", "compaction", "memory"),
     *("wide-compaction", "clean-up", "quality", "spark", "checks", "probes", "blobs"),
+    "merge-cost",
 )
 LARGE = ("divided", "scaling")
 """Parts whose figures are of a larger table."""

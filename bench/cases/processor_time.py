@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 from common import tables
-from common.measure import Figure, Line, Rival, Target, exponent, rounds_of
+from common.measure import Figure, Line, Rival, Target, exponent, processor_seconds, rounds_of
 
 import memwal
 from memwal.format.paths import wal_dir
@@ -42,9 +41,9 @@ def flushes(folder: Path, rows: int) -> Iterator[Line]:
     with tables.open_ours(table) as writer:
         for round_ in range(rounds_of(_ROUNDS) + 1):
             writer.upsert(written)
-            taken = {"ours": _processor_seconds(writer.flush)}
+            taken = {"ours": processor_seconds(writer.flush)}
             copies = folder / str(round_)
-            taken["lance"] = _processor_seconds(lambda c=copies: _write_all(c, parts))
+            taken["lance"] = processor_seconds(lambda c=copies: _write_all(c, parts))
             shutil.rmtree(copies)
             for name, seconds in taken.items():
                 samples[name] += [seconds] * bool(round_)
@@ -80,7 +79,7 @@ def appends(folder: Path, rows: int) -> Iterator[Line]:
                         write(rows_)
                     writer.flush()
 
-                samples[name] += [_processor_seconds(write_all)] * bool(round_)
+                samples[name] += [processor_seconds(write_all)] * bool(round_)
     yield Line(
         name="append-cpu",
         what=f"{calls} appends of {batch:,} rows without a primary key, and their flush",
@@ -114,7 +113,7 @@ def wide_keys(folder: Path, rows: int) -> Iterator[Line]:
             for number in range(rounds_of(_ROUNDS) + 1):
                 row = pa.table({"key": [f"{number:0{bytes_}}"], "value": [number]}, schema=schema)
                 for name, write in (("ours", writer.upsert), ("native", shard.put)):
-                    taken_ = 1e3 * _processor_seconds(lambda w=write, r=row: w(r))
+                    taken_ = 1e3 * processor_seconds(lambda w=write, r=row: w(r))
                     samples[name] += [taken_] * bool(number)
         taken[bytes_] = {name: Figure.of(times) for name, times in samples.items()}
     powers = {
@@ -164,7 +163,7 @@ def replays(folder: Path, rows: int) -> Iterator[Line]:
     samples: dict[str, list[float]] = {"ours": [], "pyarrow": []}
     for round_ in range(rounds_of(_ROUNDS) + 1):
         for name, call in (("ours", claim), ("pyarrow", read_all)):
-            samples[name] += [_processor_seconds(call)] * bool(round_)
+            samples[name] += [processor_seconds(call)] * bool(round_)
     if table.scan().count_rows():
         raise SystemExit("rows were flushed, and not replayed by each claim")
     yield Line(
@@ -183,10 +182,3 @@ def replays(folder: Path, rows: int) -> Iterator[Line]:
 def _write_all(folder: Path, parts: list[pa.Table]) -> None:
     for number, part in enumerate(parts):
         lance.write_dataset(part, str(folder / str(number)))
-
-
-def _processor_seconds(call: Callable[[], object]) -> float:
-    """Processor time of a call, of all threads of this process."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started

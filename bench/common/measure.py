@@ -185,6 +185,13 @@ def milliseconds(samples: Sequence[float]) -> Figure:
     return Figure.of([1e3 * sample for sample in samples])
 
 
+def processor_seconds(call: Callable[[], object]) -> float:
+    """Processor time of a call, of all threads of this process."""
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
 def rates(count: int, samples: Sequence[float]) -> Figure:
     """Figure of how many there were in a second."""
     return Figure.of([count / sample for sample in samples])

@@ -21,6 +21,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappush, heapreplace
+from operator import itemgetter
 from typing import ClassVar
 from uuid import UUID
 
@@ -403,7 +405,8 @@ def divide(
     ``max_parts`` if each of them has enough to do. Each worker gets a few parts that are smaller
     than that at most: a smaller ``part_bytes`` saves no memory, and starting a part has a price.
     """
-    total = sum(selection.bytes for selection in selections)
+    sizes = [selection.bytes for selection in selections]
+    total = sum(sizes)
     part_bytes = max(part_bytes, min(_MIN_PART_BYTES, -(-total // (max_parts * _SMALL_PARTS))))
     count = max(-(-total // part_bytes), min(max_parts, total // _MIN_PART_BYTES), 1)
     if count > max_parts:
@@ -413,27 +416,34 @@ def divide(
     # whole.
     most = min(limit + limit // 4, part_bytes)
     parts: list[Part] = []
-    whole: list[RegionSelection] = []
-    for selection in selections:
-        if selection.bytes > most:
-            shares = -(-selection.bytes // limit)
+    whole: list[tuple[int, RegionSelection]] = []
+    for selection, size in zip(selections, sizes, strict=True):
+        if size > most:
+            shares = -(-size // limit)
             parts += [Part((selection,), Share(number, shares)) for number in range(shares)]
         else:
-            whole.append(selection)
-    groups = max(count - len(parts), 1)
-    while True:
-        packed = _pack(whole, groups)
-        if groups >= len(whole) or all(part.bytes <= part_bytes for part in packed):
-            return (*parts, *packed)
-        groups += 1
+            whole.append((size, selection))
+    return (*parts, *_pack(whole, max(count - len(parts), 1), part_bytes))
 
 
-def _pack(selections: Sequence[RegionSelection], count: int) -> list[Part]:
-    """Bin-pack regions into at most ``count`` parts by bytes. Does not keep the order."""
-    groups: list[list[RegionSelection]] = [[] for _ in range(min(count, len(selections)))]
-    for selection in sorted(selections, key=lambda selection: selection.bytes, reverse=True):
-        min(groups, key=lambda group: sum(other.bytes for other in group)).append(selection)
-    return [Part(tuple(group)) for group in groups]
+def _pack(
+    sized: Sequence[tuple[int, RegionSelection]], count: int, part_bytes: int
+) -> Iterator[Part]:
+    """Bin-pack regions, each with its bytes, into about ``count`` parts. Does not keep the order.
+
+    There are more parts if a region of up to ``part_bytes`` would not fit into any.
+    """
+    # Bytes, number and regions of each part, the smallest part first.
+    groups: list[tuple[int, int, list[RegionSelection]]] = []
+    for size, selection in sorted(sized, key=itemgetter(0), reverse=True):
+        if len(groups) < count or groups[0][0] + size > part_bytes:
+            heappush(groups, (size, len(groups), [selection]))
+        else:
+            taken, number, group = groups[0]
+            group.append(selection)
+            heapreplace(groups, (taken + size, number, group))
+    for _, _, group in sorted(groups, key=itemgetter(1)):
+        yield Part(tuple(group))
 
 
 def split_commit(
@@ -454,10 +464,12 @@ def split_commit(
                 break
             size += generation.bytes
             count += 1
+        if count == len(selection.generations):
+            commit.append(selection)
+            continue
         if count:
             commit.append(replace(selection, generations=selection.generations[:count]))
-        if count < len(selection.generations):
-            remaining.append(replace(selection, generations=selection.generations[count:]))
+        remaining.append(replace(selection, generations=selection.generations[count:]))
     return commit, remaining
 
 

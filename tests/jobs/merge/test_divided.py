@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import UUID
 
 import lance
 import pyarrow as pa
@@ -138,6 +139,16 @@ class TestParts:
         whole = [region for part in parts if part not in shares for region in part.regions]
         assert sorted(whole, key=str) == sorted(small, key=str)
         assert all(part.bytes <= 300 for part in parts)
+
+    def test_of_many_regions_have_about_the_same_size(self) -> None:
+        regions = [
+            RegionSelection(UUID(int=n), (Candidate(1, "a", n << 20),)) for n in range(1, 200)
+        ]
+
+        sizes = [part.bytes for part in divide(regions, 1 << 40, 8)]
+
+        assert (len(sizes), sum(sizes)) == (8, sum(region.bytes for region in regions))
+        assert max(sizes) - min(sizes) <= 199 << 20
 
     @pytest.mark.parametrize("workers", [1, 5])
     def test_are_few_however_little_a_task_may_take(self, workers: int) -> None:
