@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cases import (
     fresh,
+    generation_growth,
     many_generations,
     requests,
     scan_growth,
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "text": text_searches.text_lines,
     "fresh": fresh.fresh_lines,
     "lookup-growth": many_generations.growth_lines,
+    "generations": generation_growth.generation_lines,
     "scan-growth": scan_growth.scan_growth_lines,
     "read-requests": requests.query_requests,
     "status-requests": requests.status_requests,

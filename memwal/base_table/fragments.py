@@ -7,9 +7,10 @@ cover, since a rewrite moves the rows in the indexes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -20,7 +21,10 @@ from lance.optimize import Compaction, CompactionOptions, CompactionTask
 from memwal.base_table.blobs import is_blob_v2
 from memwal.base_table.named_files import stored_blobs
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
-from memwal.util.arrays import Mask, Numbers
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.lance_files import FragmentState, NamedFile, deleted_rows
+from memwal.storage.object_store import ObjectStore
+from memwal.util.arrays import Addresses, Mask, Numbers
 
 # A fragment may be smaller than those that it was made of: they have a header each, and encodings
 # of more values are better. Without a margin it could be small again.
@@ -249,3 +253,71 @@ def _rewrite(
         int(sizes.rows[at].sum()),
         int(sizes.stored[at].sum()),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FragmentStates:
+    """Fragments of a version, by their ids and in order; equal digests have equal states."""
+
+    states: Mapping[int, FragmentState]
+    digest: bytes
+
+    @classmethod
+    def of(cls, states: Mapping[int, FragmentState]) -> FragmentStates:
+        """Hash some states."""
+        found = hashlib.blake2b()
+        for number, state in states.items():
+            deletions = state.deletions.key if state.deletions is not None else ""
+            found.update(f"{number} {len(state.files)} {deletions} ".encode() + state.files)
+        return cls(states, found.digest())
+
+    def changes_since(self, earlier: FragmentStates, store: ObjectStore) -> FragmentChanges:
+        """Compare with another version, of which at most the deletion files are read.
+
+        A fragment with the same files has the same rows in every version, in whatever history of
+        the table, since no file is written twice. If only more of them are deleted, it did not
+        change. If the table went back to an older state, rows that were deleted are there again:
+        then it did, and also if a clean-up took the earlier deletion file.
+        """
+        changed: set[int] = set()
+        deleted = [np.empty(0, np.uint64)]
+        for number, state in self.states.items():
+            before = earlier.states.get(number)
+            if before == state:
+                continue
+            rows = None
+            if before is not None and before.files == state.files:
+                rows = _deleted_since(store, before.deletions, state.deletions)
+            if rows is None:
+                changed.add(number)
+            else:
+                deleted.append(rows + np.uint64(number << 32))
+        return FragmentChanges(frozenset(changed), np.sort(np.concatenate(deleted)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FragmentChanges:
+    """Changes of a version against another one."""
+
+    fragments: frozenset[int]  # that are new, or have rows that the other version does not have
+    deleted: Addresses  # all deleted rows of the others, if more are deleted; ascending
+
+
+def _deleted_since(
+    store: ObjectStore, before: NamedFile | None, now: NamedFile | None
+) -> Addresses | None:
+    """Return the deleted rows of a fragment; None if others were deleted before, or may have been.
+
+    Both are deletion files of the same fragment.
+    """
+    if now is None:
+        return None
+    try:
+        after, earlier = (
+            np.empty(0, np.uint32) if file is None else deleted_rows(store.get(file.key), file.kind)
+            for file in (now, before)
+        )
+    except (CorruptDataError, ObjectNotFoundError):
+        # The caller reads the rows, by Lance, which tells what is wrong.
+        return None
+    return after.astype(np.uint64) if np.isin(earlier, after).all() else None

@@ -8,14 +8,16 @@ file whose end is sound was written to its end.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.errors import CorruptDataError
 from memwal.format._proto import lance_manifest_pb2
 from memwal.format.memwal_index import parse_message
 
@@ -37,6 +39,7 @@ _ROARING_WITH_RUNS: Final = 12347
 _MAX_ARRAY: Final = 4096
 _BITMAP_BYTES: Final = 8192
 _OFFSETS_FROM: Final = 4
+_DAMAGE: Final = (pa.ArrowException, OSError, ValueError, struct.error)
 
 
 class FileKind(Enum):
@@ -135,43 +138,95 @@ def deletion_problem(data: bytes, file: NamedFile) -> str | None:
     """Return the problem of the content of a file of deleted rows, or None."""
     if not data:
         return "it is empty"
-    rows = _arrow_rows(data) if file.kind is FileKind.DELETED_ROWS else _bitmap_rows(data)
-    if rows is None:
+    try:
+        rows = sum(map(len, _deleted_parts(data, file.kind)))
+    except _DAMAGE:
         return f"its {len(data)} bytes are no list of deleted rows; it may be cut off"
     if file.rows and rows != file.rows:
         return f"it has {rows} deleted rows instead of {file.rows}"
     return None
 
 
-def _arrow_rows(data: bytes) -> int | None:
+def deleted_rows(data: bytes, kind: FileKind) -> npt.NDArray[np.uint32]:
+    """Decode a file of deleted rows to their positions, ascending; CorruptDataError if damaged."""
     try:
-        return int(pa.ipc.open_file(data).read_all().num_rows)
-    except (pa.ArrowException, OSError):
-        return None
+        return np.sort(np.concatenate([np.empty(0, np.uint32), *_deleted_parts(data, kind)]))
+    except _DAMAGE as error:
+        raise CorruptDataError(f"{len(data)} bytes are no list of deleted rows") from error
 
 
-def _bitmap_rows(data: bytes) -> int | None:
-    """Return the cardinality of a roaring bitmap; None if it does not have its length."""
-    if len(data) < 8:
-        return None
+def _deleted_parts(data: bytes, kind: FileKind) -> Iterator[npt.NDArray[np.uint32]]:
+    """Decode a file of deleted rows part by part: some are small, and name very many rows."""
+    if kind is FileKind.DELETED_ROWS:
+        rows = pa.ipc.open_file(data).read_all().column(0)
+        yield rows.to_numpy().astype(np.uint32, copy=False)
+    else:
+        yield from _containers(data)
+
+
+def _containers(data: bytes) -> Iterator[npt.NDArray[np.uint32]]:
+    """Decode the containers of a roaring bitmap; ValueError unless it has its length."""
     cookie, count = struct.unpack_from("<II", data)
     with_runs = cookie & 0xFFFF == _ROARING_WITH_RUNS
+    start = 8
     if with_runs:
         count = (cookie >> 16) + 1
         start = 4 + (count + 7) // 8
-    elif cookie == _ROARING:
-        start = 8
-    else:
-        return None
-    body = start + 4 * count
-    if len(data) < body:
-        return None
-    rows = np.frombuffer(data, "<u2", 2 * count, start)[1::2].astype(np.int64) + 1
+    elif cookie != _ROARING:
+        raise ValueError("another format")
+    heads = np.frombuffer(data, "<u2", 2 * count, start).reshape(-1, 2)
     # A list of the containers' offsets comes first, unless there are few of them with runs.
-    end = body if with_runs and count < _OFFSETS_FROM else body + 4 * count
-    for number, in_container in enumerate(rows.tolist()):
+    end = start + 4 * count if with_runs and count < _OFFSETS_FROM else start + 8 * count
+    for number, (key, last) in enumerate(heads.tolist()):
         if with_runs and data[4 + number // 8] >> number % 8 & 1:
-            end += 2 + 4 * int.from_bytes(data[end : end + 2], "little")
+            size = 4 * int.from_bytes(data[end : end + 2], "little")
+            runs = np.frombuffer(data, "<u2", size // 2, end + 2).astype(np.int64).reshape(-1, 2)
+            lengths = runs[:, 1] + 1
+            if lengths.sum() > 1 << 16:
+                raise ValueError("more rows than a container has")
+            before = np.repeat(np.cumsum(lengths) - lengths, lengths)
+            values = np.repeat(runs[:, 0], lengths) + np.arange(len(before)) - before
+            end += 2 + size
+        elif last < _MAX_ARRAY:
+            values = np.frombuffer(data, "<u2", last + 1, end)
+            end += 2 * (last + 1)
         else:
-            end += 2 * in_container if in_container <= _MAX_ARRAY else _BITMAP_BYTES
-    return int(rows.sum()) if end == len(data) else None
+            bits = np.frombuffer(data, np.uint8, _BITMAP_BYTES, end)
+            values = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+            end += _BITMAP_BYTES
+        yield values.astype(np.uint32) + np.uint32(key << 16)
+    if end != len(data):
+        raise ValueError("another length")
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentState:
+    """State of a fragment in a version. Equal states have the same rows with the same ids."""
+
+    files: bytes  # its message without the deletion file: all rows, deleted ones too
+    deletions: NamedFile | None  # None without deleted rows, or if the file is elsewhere
+
+
+def fragment_states(manifest: bytes) -> dict[int, FragmentState]:
+    """Return the states of the fragments of a manifest's message, by their ids and in order."""
+    message = parse_message(lance_manifest_pb2.Manifest, manifest, name="the table's manifest")
+    states = {}
+    for fragment in message.fragments:
+        deletions = None
+        if fragment.HasField("deletion_file") and not fragment.deletion_file.HasField("base_id"):
+            deletions = named_deletions(fragment.id, fragment.deletion_file)
+            fragment.ClearField("deletion_file")
+        files = fragment.SerializeToString(deterministic=True)
+        states[int(fragment.id)] = FragmentState(files, deletions)
+    return states
+
+
+def named_deletions(fragment: int, file: lance_manifest_pb2.DeletionFile) -> NamedFile:
+    """Return the deletion file of a fragment, by its message in a manifest."""
+    is_arrow = file.file_type == lance_manifest_pb2.DeletionFile.ARROW
+    suffix = "arrow" if is_arrow else "bin"
+    return NamedFile(
+        f"_deletions/{fragment}-{file.read_version}-{file.id}.{suffix}",
+        FileKind.DELETED_ROWS if is_arrow else FileKind.DELETED_BITMAP,
+        rows=file.num_deleted_rows or None,
+    )

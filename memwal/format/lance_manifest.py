@@ -28,7 +28,14 @@ import numpy.typing as npt
 
 from memwal.errors import CorruptDataError
 from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
-from memwal.format.lance_files import DIRECTORY_ENTRY, FILE_FOOTER, MAGIC, FileKind, NamedFile
+from memwal.format.lance_files import (
+    DIRECTORY_ENTRY,
+    FILE_FOOTER,
+    MAGIC,
+    FileKind,
+    NamedFile,
+    named_deletions,
+)
 from memwal.format.memwal_index import parse_message, parse_uuid
 from memwal.format.newer_formats import (
     BASE_PATHS,
@@ -267,7 +274,7 @@ def _files(
                 yield NamedFile(f"data/{folder}", FileKind.BLOBS), base_id
         if fragment.HasField("deletion_file"):
             deletions = fragment.deletion_file
-            yield _deletion_file(fragment.id, deletions), _base_id(deletions)
+            yield named_deletions(fragment.id, deletions), _base_id(deletions)
         for path in _external_paths(fragment):
             yield NamedFile(path, FileKind.PLAIN), None
     if message.transaction_file:
@@ -294,16 +301,6 @@ def _has_blobs(message: lance_manifest_pb2.Manifest) -> bool:
 
 def _base_id(part: _Located) -> int | None:
     return part.base_id if part.HasField("base_id") else None
-
-
-def _deletion_file(fragment: int, file: lance_manifest_pb2.DeletionFile) -> NamedFile:
-    is_arrow = file.file_type == lance_manifest_pb2.DeletionFile.ARROW
-    suffix = "arrow" if is_arrow else "bin"
-    return NamedFile(
-        f"_deletions/{fragment}-{file.read_version}-{file.id}.{suffix}",
-        FileKind.DELETED_ROWS if is_arrow else FileKind.DELETED_BITMAP,
-        rows=file.num_deleted_rows or None,
-    )
 
 
 def _segment_files(entry: _Entry, name: str) -> list[NamedFile]:

@@ -15,9 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.fragments import FragmentStates
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.expressions.predicate import literals, quoted
+from memwal.format.lance_files import fragment_states
+from memwal.format.lance_manifest import manifest_message
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
 from memwal.lsm.indexes.catchup import segment_location
 from memwal.lsm.indexes.unusable import unusable_indexes
@@ -31,7 +34,7 @@ from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hit
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
-from memwal.util.arrays import Positions, RowIds, distinct
+from memwal.util.arrays import Addresses, Positions, RowIds, distinct
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -49,9 +52,14 @@ _COMPARED_BYTES = 32 << 20
 _WITHOUT_BATCH_BYTES = frozenset({"legacy", "0.1", "2.0"})
 
 
-def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
-    """Find the row ids of distinct keys, and their positions, by the index or by one pass."""
-    fragments = base.dataset.get_fragments()
+def rows_of_keys(
+    base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment] | None = None
+) -> tuple[RowIds, Positions]:
+    """Find the row ids of distinct keys, and their positions, by the index or by one pass.
+
+    Only rows of ``fragments`` are found, by default of all.
+    """
+    fragments = base.dataset.get_fragments() if fragments is None else fragments
     if not fragments or not len(keys):
         return np.empty(0, np.uint64), np.empty(0, np.int64)
     indexed = _indexed(base, fragments)
@@ -170,7 +178,7 @@ class ReplacedRows:
 
 
 def replaced_rows(sources: ReadSources) -> ReplacedRows:
-    """Find the rows of the base table whose keys a generation has; cached for a version."""
+    """Find the rows of the base table whose keys a generation has; cached for its fragments."""
     key = _state_key(sources)
     if key is not None:
         return _of_sources.get(key, lambda: ReplacedRows.of(_parts(sources)))
@@ -205,16 +213,15 @@ def kept_rows(sources: ReadSources) -> pa.BooleanArray | None:
 def cheap_replaced_rows(sources: ReadSources) -> ReplacedRows | None:
     """Return :func:`replaced_rows` if it is known, or as cheap to find as to compare keys.
 
-    To find it costs a pass over all keys of the base table. Reads of one state that need it for few
-    rows compare the keys of these, until they have compared as many: so no read costs much more
-    than it must, and many reads cost little.
+    To find it costs a pass over all keys of the fragments that were not searched for them before.
+    Reads of one state that need it for few rows compare the keys of these, until they have compared
+    as many: so no read costs much more than it must, and many reads cost little.
     """
     key = _state_key(sources)
-    is_known = key is not None and _of_sources.use(key) is not None
-    compared = 0 if key is None else _compared.get(key, lambda: [0])[0]
-    if not is_known and compared < int(sources.base.dataset.count_rows()):
-        return None
-    return replaced_rows(sources)
+    if key is None:
+        return None if sources.base.dataset.count_rows() else replaced_rows(sources)
+    is_known = _of_sources.use(key) is not None
+    return replaced_rows(sources) if is_known or _rows_to_compare(sources, key)[0] <= 0 else None
 
 
 def note_compared_rows(sources: ReadSources, rows: int) -> None:
@@ -222,64 +229,154 @@ def note_compared_rows(sources: ReadSources, rows: int) -> None:
     key = _state_key(sources)
     if key is not None:
         # Counts of two threads may be lost: they say only what pays.
-        _compared.get(key, lambda: [0])[0] += rows
+        _rows_to_compare(sources, key)[0] -= rows
+
+
+def _rows_to_compare(sources: ReadSources, key: Hashable) -> list[int]:
+    """Return the one number of rows that are still compared before all replaced rows are found."""
+    return _to_compare.get(key, lambda: [sum(search.rows for search in _searches(sources))])
 
 
 def _state_key(sources: ReadSources) -> Hashable | None:
-    """Return a key of the version and its generations; None with a MemTable, which changes."""
+    """Return a key of the base rows and the generations; None with a MemTable, which changes."""
     identities = tuple(source.identity for source in sources.generations)
-    return None if None in identities else (version_key(sources.base), *identities)
+    return None if None in identities else (*_base_key(sources.base), *identities)
+
+
+def _base_key(base: BaseTable) -> tuple[Hashable, ...]:
+    """Return a key of the rows of a version: the same for versions with the same rows and ids."""
+    return base.location.uri, base.primary_key, _fragments_of(base).digest
+
+
+def _fragments_of(base: BaseTable) -> FragmentStates:
+    return _fragments.get(
+        version_key(base),
+        lambda: FragmentStates.of(fragment_states(manifest_message(base.manifest))),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Rows of the base table that a generation replaced, as searched for in some fragments."""
+
+    fragments: FragmentStates
+    rows: RowIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """Generations whose keys are searched for in the same fragments of a version."""
+
+    found: list[tuple[GenerationSource, _Found]]  # what an earlier search found
+    fragments: Sequence[lance.LanceFragment]  # that are searched; rows found in them do not count
+    dropped: frozenset[int]  # fragments of the earlier search that are gone or searched again
+    deleted: Addresses  # rows that were deleted since, ascending
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that are searched, deleted ones included."""
+        return sum(fragment.physical_rows for fragment in self.fragments)
+
+    def remaining(self, rows: RowIds) -> RowIds:
+        """Return the rows found earlier that still are in the version."""
+        if self.dropped:
+            numbers = np.fromiter(self.dropped, np.int64, len(self.dropped))
+            rows = rows[~np.isin((rows >> np.uint64(32)).view(np.int64), numbers)]
+        return rows[~contains(self.deleted, rows)]
+
+
+_NOTHING_FOUND = _Found(FragmentStates.of({}), np.empty(0, np.uint64))
+
+
+def _searches(sources: ReadSources) -> list[_Search]:
+    """Group the flushed generations by the fragments that their keys were searched for in.
+
+    What was found in a fragment that did not change holds for every version that has it.
+    """
+    base = sources.base
+    groups: dict[bytes, list[tuple[GenerationSource, _Found]]] = {}
+    for source in sources.generations:
+        if source.identity is not None:
+            found = _of_generation.use(_generation_key(base, source)) or _NOTHING_FOUND
+            groups.setdefault(found.fragments.digest, []).append((source, found))
+    return [_search(base, group) for group in groups.values()]
+
+
+def _search(base: BaseTable, group: list[tuple[GenerationSource, _Found]]) -> _Search:
+    earlier, now = group[0][1].fragments, _fragments_of(base)
+    if earlier.digest == now.digest:
+        return _Search(group, (), frozenset(), np.empty(0, np.uint64))
+    if base.dataset.has_stable_row_ids:
+        # An id does not tell the fragment, so that rows of some fragments cannot be dropped.
+        group = [(source, _NOTHING_FOUND) for source, _ in group]
+        earlier = _NOTHING_FOUND.fragments
+    changes = now.changes_since(earlier, base.location.store)
+    return _Search(
+        group,
+        [part for part in base.dataset.get_fragments() if part.fragment_id in changes.fragments],
+        frozenset(earlier.states.keys() - (now.states.keys() - changes.fragments)),
+        changes.deleted,
+    )
 
 
 def _parts(sources: ReadSources) -> list[RowIds]:
     base = sources.base
     if not (base.primary_key and base.dataset.fragment_ids()):
         return []
-    parts, missing, unflushed = [], [], []
-    for source in sources.generations:
-        if source.identity is None:
-            unflushed.append(read_keys(source, base.primary_key).keys)
-            continue
-        cached = _of_generation.use(_cache_key(base, source))
-        if cached is None:
-            missing.append(source)
-        else:
-            parts.append(cached)
-    if missing:
-        parts += _replaced_by_generations(base, missing)
+    parts = [rows for search in _searches(sources) for rows in _replaced_by(base, search)]
+    unflushed = [
+        read_keys(source, base.primary_key).keys
+        for source in sources.generations
+        if source.identity is None
+    ]
     if unflushed:
         parts.append(_replaced_by_memtables(base, pc.unique(pa.concat_arrays(unflushed))))
     return parts
 
 
-def _cache_key(base: BaseTable, source: GenerationSource) -> tuple[Hashable, ...]:
-    return version_key(base), source.identity
+def _generation_key(base: BaseTable, source: GenerationSource) -> tuple[Hashable, ...]:
+    return base.location.uri, base.primary_key, source.identity
 
 
-def _replaced_by_generations(base: BaseTable, sources: Sequence[GenerationSource]) -> list[RowIds]:
+def _replaced_by(base: BaseTable, search: _Search) -> Iterator[RowIds]:
+    """Search for the keys of generations; yield the rows that each replaced."""
+    new = _search_keys(base, [source for source, _ in search.found], search.fragments)
+    for (source, found), rows in zip(search.found, new, strict=True):
+        every = np.concatenate([search.remaining(found.rows), rows])
+        _of_generation.put(_generation_key(base, source), _Found(_fragments_of(base), every))
+        yield every
+
+
+def _search_keys(
+    base: BaseTable,
+    sources: Sequence[GenerationSource],
+    fragments: Sequence[lance.LanceFragment],
+) -> list[RowIds]:
+    """Find the rows of fragments that have a key of each of some generations."""
+    if not fragments:
+        return [np.empty(0, np.uint64)] * len(sources)
     keys = [read_keys(source, base.primary_key).keys for source in sources]
     encoded = pc.dictionary_encode(pa.concat_arrays(keys), null_encoding="encode")
-    rows, positions = rows_of_keys(base, encoded.dictionary)
+    rows, positions = rows_of_keys(base, encoded.dictionary, fragments)
     # Ordered by their keys, so that a generation costs what its own keys cost.
     order = np.argsort(positions, kind="stable")
     ordered = positions[order]
     codes = encoded.indices.to_numpy()
     parts = []
     start = 0
-    for source, own_keys in zip(sources, keys, strict=True):
+    for own_keys in keys:
         own = distinct(codes[start : start + len(own_keys)])
         start += len(own_keys)
         first, last = np.searchsorted(ordered, own), np.searchsorted(ordered, own, side="right")
         counts = last - first
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         parts.append(rows[np.sort(order[np.repeat(first, counts) + offsets])])
-        _of_generation.put(_cache_key(base, source), parts[-1])
     return parts
 
 
 def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
     """Find the rows of MemTable keys; keys that were looked up before are not looked up again."""
-    results = _lookups.get(version_key(base), partial(_LookupResults.empty, keys.type))
+    results = _lookups.get(_base_key(base), partial(_LookupResults.empty, keys.type))
     if len(results.keys) > max(_MAX_CACHED_KEYS, 2 * len(keys)):
         results = _LookupResults.empty(keys.type)
     missing = keys
@@ -294,7 +391,7 @@ def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
         )
         # If two threads do this at once, the results of one are lost, and its keys are looked up
         # again.
-        _lookups.put(version_key(base), results)
+        _lookups.put(_base_key(base), results)
     is_requested = pc.is_in(results.keys, value_set=keys).to_numpy(zero_copy_only=False)
     replaced: RowIds = results.rows[is_requested[results.positions]]
     return replaced
@@ -316,8 +413,9 @@ class _LookupResults:
 
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
 _kept: LruCache[pa.BooleanArray] = LruCache(_CACHE_BYTES, lambda kept: kept.nbytes)
-_of_generation: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
-_compared: LruCache[list[int]] = LruCache(64)
+_of_generation: LruCache[_Found] = LruCache(_CACHE_BYTES, lambda found: found.rows.nbytes)
+_fragments: LruCache[FragmentStates] = LruCache(8)
+_to_compare: LruCache[list[int]] = LruCache(64)
 _lookups: LruCache[_LookupResults] = LruCache(4)
 
 

@@ -15,7 +15,7 @@ from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.base_table.named_files import find_bad_files
-from memwal.format.lance_files import FileKind
+from memwal.format.lance_files import FileKind, deleted_rows
 from memwal.format.lance_manifest import named_files
 from memwal.format.paths import table_manifest_keys
 from memwal.storage.open import open_store
@@ -72,6 +72,10 @@ def test_a_bitmap_of_deleted_rows_is_as_long_as_it_says(tmp_path: Path, shape: s
 
     assert find_bad_files(store, named_files(manifest)) == []
     whole = file.read_bytes()
+    left = dataset.to_table().column("id").to_numpy()
+    assert np.array_equal(
+        deleted_rows(whole, FileKind.DELETED_BITMAP), np.setdiff1d(ids, left, assume_unique=True)
+    )
     for size in range(1, len(whole), max(1, len(whole) // 50)):
         file.write_bytes(whole[:size])
         assert len(find_bad_files(store, named_files(manifest))) == 1, size

@@ -143,9 +143,9 @@ def test_keys_of_a_memtable_are_looked_up_once(
     asked: list[list[int]] = []
     rows_of_keys = base_rows.rows_of_keys
 
-    def spied(base: Any, keys: Any) -> Any:
+    def spied(base: Any, keys: Any, *fragments: Any) -> Any:
         asked.append(sorted(keys.to_pylist()))
-        return rows_of_keys(base, keys)
+        return rows_of_keys(base, keys, *fragments)
 
     monkeypatch.setattr(base_rows, "rows_of_keys", spied)
     query = MatchQuery("apple quick fox", "t")
