@@ -91,6 +91,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_no_call_touches_a_table_of_a_newer_format(
     filled: memwal.Table, tmp_path: Path, change: Callable[[Manifest], None]

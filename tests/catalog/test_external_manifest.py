@@ -186,7 +186,7 @@ def is_committed(step: int, after: bool) -> bool:
     return step >= COMMITTED_FROM or (STEPS[step] == "row" and after)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("kind", "step", "after", "look"), CRASHES_AND_LOOKS, indirect=["kind"])
 def test_a_process_that_dies_has_committed_or_not(
     store: ExternalManifestStore,
@@ -362,6 +362,7 @@ def test_a_death_between_row_and_object_leaves_the_name_taken(
     assert not other.exists(KEY)
 
 
+@pytest.mark.few(1)
 def test_processes_that_race_share_the_names(
     tmp_path: Path, database: Database, each_url: str, other: ExternalManifestStore
 ) -> None:
@@ -407,6 +408,7 @@ def careless_tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, CarelessStore]
     return found
 
 
+@pytest.mark.few(1)
 def test_a_table_lives_in_such_a_store(
     careless_tables: dict[str, CarelessStore], commits_in: dict[str, str], make_table: MakeTable
 ) -> None:
@@ -430,6 +432,7 @@ def test_a_table_lives_in_such_a_store(
     assert inner.count("create") == 0
 
 
+@pytest.mark.few(1)
 def test_a_log_is_abandoned_and_a_large_snapshot_taken_in_such_a_store(
     careless_tables: dict[str, CarelessStore], commits_in: dict[str, str], make_table: MakeTable
 ) -> None:

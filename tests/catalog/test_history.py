@@ -212,6 +212,7 @@ def test_a_run_that_says_nothing_any_more_is_abandoned(
     assert kept.done == 1
 
 
+@pytest.mark.few(1)
 def test_a_killed_process_leaves_a_run_that_is_given_up(
     each_catalog: Catalog, each_url: str, hours_pass: Callable[[float], None]
 ) -> None:

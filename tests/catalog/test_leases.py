@@ -128,6 +128,7 @@ def test_resources_have_a_length(leases: Leases, resource: str) -> None:
         leases.acquire(resource)
 
 
+@pytest.mark.few(1)
 def test_a_lease_is_renewed_as_long_as_it_is_held(leases: Leases) -> None:
     # Long enough that a busy machine renews it in time; two renewals are waited for.
     with leases.acquire("t", ttl=timedelta(seconds=12)) as lease:
@@ -175,6 +176,7 @@ def test_a_clock_that_was_put_back_keeps_no_ghost_alive(leases: Leases, database
     ghost.release()
 
 
+@pytest.mark.few(1)
 def test_the_ghost_of_a_killed_process_goes_when_its_time_is_up(
     leases: Leases, start: Start
 ) -> None:
@@ -190,6 +192,7 @@ def test_the_ghost_of_a_killed_process_goes_when_its_time_is_up(
         assert lease.token == 2
 
 
+@pytest.mark.few(1)
 def test_a_process_that_was_stopped_for_too_long_notices_before_it_goes_on(
     leases: Leases, start: Start
 ) -> None:
@@ -207,6 +210,7 @@ def test_a_process_that_was_stopped_for_too_long_notices_before_it_goes_on(
     assert words[-1] == "lost"
 
 
+@pytest.mark.few(1)
 def test_a_process_that_overslept_has_lost_its_lease_though_nobody_took_it(
     leases: Leases, start: Start
 ) -> None:
@@ -220,6 +224,7 @@ def test_a_process_that_overslept_has_lost_its_lease_though_nobody_took_it(
     assert leases.list(held_only=False)[0].token == 1
 
 
+@pytest.mark.few(1)
 def test_processes_that_race_for_a_lease_are_never_in_it_together(
     each_catalog: Catalog, start: Start, tmp_path: Path
 ) -> None:

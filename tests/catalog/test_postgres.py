@@ -49,6 +49,7 @@ def test_an_unmigrated_database_says_so(empty_postgres_url: str) -> None:
     catalog.close()
 
 
+@pytest.mark.few(1)
 def test_processes_that_migrate_at_once_all_succeed(each_empty_url: str) -> None:
     code = f"from memwal.catalog import Catalog; Catalog({each_empty_url!r}).migrate()"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]

@@ -18,6 +18,7 @@ import memwal
 KINDS = ("log entry", "bloom filter", "region manifest")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kinds", [("version hint",), KINDS], ids=["never needed", "others"])
 def test_a_damaged_file_is_no_disaster(kinds: tuple[str, ...]) -> None:
     with damaged(os.urandom(4).hex(), 0, kind=choice(kinds), table="typed") as case:

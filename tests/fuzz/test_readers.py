@@ -21,7 +21,7 @@ FRESH = int(os.environ.get("MEMWAL_FUZZ_INPUTS", "30"))
 HERE = [name for name, reader in READERS.items() if not reader.alone]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", HERE)
 def test_what_nobody_wrote_is_read_or_refused(name: str) -> None:
     with limited_memory():

@@ -58,7 +58,7 @@ def leaves(values: Object, path: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", WITH_AIRFLOW)
 def test_the_official_chart_knows_the_values(case: str) -> None:
     for name, value in leaves(airflow_values(MATRIX[case].objects())).items():

@@ -52,7 +52,7 @@ def test_every_public_call_is_behind_the_boundary() -> None:
     assert len(CALLS) > 60
 
 
-@pytest.mark.few(50)
+@pytest.mark.few(20)
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_wrong_arguments(
     call: Call, tried_table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

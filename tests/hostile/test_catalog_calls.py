@@ -85,6 +85,7 @@ def test_every_public_call_is_behind_the_boundary() -> None:
     assert len(FUNCTIONS) > 10
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize(
     "names", [QUICK, pytest.param(tuple(WRONG), marks=pytest.mark.soak)], ids=["quick", "all"]
 )

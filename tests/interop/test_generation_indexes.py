@@ -144,7 +144,7 @@ def nearest(
     return dict(zip(found["id"].to_pylist(), found["_distance"].to_pylist(), strict=True))
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", VECTOR_KINDS)
 def test_vector_index_has_the_model_of_the_base_table(
@@ -158,7 +158,7 @@ def test_vector_index_has_the_model_of_the_base_table(
     assert description(dataset).num_rows_indexed == 60
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @EACH_KIND_AND_METRIC
 def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metric: str) -> None:
     table = vector_table(tmp_path, kind, metric=metric)
@@ -202,6 +202,7 @@ class TestFewVectors:
         assert description(dataset).name == "i"
         assert not {1, 1000} & nearest(table, POINTS[1], k=50).keys()
 
+    @pytest.mark.few(3)
     def test_vectors_without_a_distance(self, tmp_path: Path, kind: str) -> None:
         table = vector_table(tmp_path, kind, metric="cosine")
         odd = np.array([np.full(DIMENSION, n) for n in (np.nan, np.inf, 0)], np.float32)

@@ -103,7 +103,7 @@ JOBS: dict[str, Callable[[Shared], object]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_our_jobs_on_what_lancedb_writes(shared: Shared) -> None:
     """LanceDB reads the same rows before and after each, and goes on writing after each."""
     shared.put({1: 1, 2: 1, 4: 1})
@@ -122,7 +122,7 @@ def test_our_jobs_on_what_lancedb_writes(shared: Shared) -> None:
     assert all(region.retained_generations == 0 for region in shared.ours.status().regions)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_both_write_into_the_same_regions(shared: Shared, merge: Merge) -> None:
     values: dict[int, int | None] = dict.fromkeys(range(6), 1)
     shared.put(values)

@@ -148,6 +148,7 @@ def test_what_others_wrote_so_that_lance_cannot_decode_it_is_read(table: memwal.
     check_reads(table, 4 * STEP)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("merge_options", [{}, DIVIDED], ids=["small", "divided"])
 def test_files_of_an_old_version(tmp_path: Path, merge_options: dict[str, int]) -> None:
     """They can be read as dictionaries only."""

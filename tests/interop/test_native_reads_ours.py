@@ -121,7 +121,7 @@ class Model:
         return ordered(rows, self.keys.column_names)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", every(2, KEYS, lambda name: name.replace(" ", "-")))
 def test_generations(make_table: MakeTable, name: str, merge: Merge) -> None:
     """From the first flush until everything is merged, indexed, published and collected."""

@@ -114,6 +114,7 @@ def test_a_copy_is_a_table_like_it(stored: lancedb.table.Table, tmp_path: Path) 
     assert [index.name for index in copied.list_indices()] == ["id_idx", "text_idx", "v_idx"]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     "call",
     [

@@ -25,6 +25,7 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     FaultyStores(monkeypatch, durable=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", every(7, DIVISIONS))
 def test_every_query_after_every_step(tmp_path: Path, name: str) -> None:
     life = Life(tmp_path, DIVISIONS[name], f"{name}-2")

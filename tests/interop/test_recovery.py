@@ -268,7 +268,7 @@ class TestLargeLog:
         assert shown(table) == {**wanted, 100: 100}
         assert generations(table)[:5] == [1, 2, 3, 4, 5]
 
-    @pytest.mark.few(4)
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("taker", ["ours", "native"])
     @pytest.mark.parametrize("generation", every(2, [1, 2, 3, 5]))
     @pytest.mark.parametrize("step", ["before", "after"])

@@ -156,6 +156,7 @@ def test_a_writer_of_lance_that_is_open_is_fenced(tmp_path: Path) -> None:
     assert state(table) == {1: 1, 2: 3}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "kind",
     [

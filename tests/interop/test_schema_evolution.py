@@ -209,7 +209,7 @@ def expected(change: Change, values: dict[int, int]) -> Rows:
     return ordered([change.then(row(key, n)) for key, n in values.items()])
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("change", "who"), each_change_with(("native",), ("ours",), default=2), indirect=["change"]
 )
@@ -230,7 +230,7 @@ def test_flushed_rows(old: memwal.Table, change: Change, who: str, merge: Merge)
     assert everything(old) == wanted
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("change", "who", "taker"),
     each_change_with(
@@ -256,7 +256,7 @@ def test_rows_in_the_log(
     assert ordered(native.dataset(old).to_table()) == wanted
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 def test_a_writer_that_stays_open(old: memwal.Table, change: Change, merge: Merge) -> None:
     """It goes on writing the rows that it knows, and they are brought into today's form."""
     with old.writer() as writer:

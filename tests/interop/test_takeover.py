@@ -212,6 +212,7 @@ for key in itertools.count():
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("killed", "taker"), [("native", "ours"), ("ours", "native")])
 def test_a_killed_writer_loses_nothing(
     table: memwal.Table, killed: str, taker: str, merge: Merge

@@ -58,6 +58,7 @@ def compact(rows: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue(), options=aligned).read_all()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("column", "nullable"), forms("lance reads"))
 def test_lance_reads_ours(
     make_table: MakeTable, column: Column, nullable: bool, merge: Merge
@@ -68,6 +69,7 @@ def test_lance_reads_ours(
 SIDE_BY_SIDE = pytest.mark.parametrize("nullable", [True, False], ids=["nulls", "required"])
 
 
+@pytest.mark.few(1)
 @SIDE_BY_SIDE
 def test_lance_reads_columns_of_every_type(
     make_table: MakeTable, nullable: bool, merge: Merge
@@ -92,6 +94,7 @@ def check_lance_reads_ours(make_table: MakeTable, data: pa.Table, merge: Merge) 
     assert shown(native.dataset(table).to_table()) == wanted
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("column", "nullable"), forms("ours reads"))
 def test_ours_reads_what_lance_wrote(
     make_table: MakeTable, column: Column, nullable: bool, merge: Merge
@@ -99,6 +102,7 @@ def test_ours_reads_what_lance_wrote(
     check_ours_reads_what_lance_wrote(make_table, column.rows(nullable=nullable), merge)
 
 
+@pytest.mark.few(1)
 @SIDE_BY_SIDE
 def test_ours_reads_columns_of_every_type(
     make_table: MakeTable, nullable: bool, merge: Merge
@@ -218,14 +222,14 @@ def check_keys(make_table: MakeTable, keys: dict[str, pa.Array], who: str) -> No
         assert table.lookup(data.select(key)).to_pylist() == data.slice(1).to_pylist()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("who", ["ours", "native"])
 @pytest.mark.parametrize("name", every(3, KEYS))
 def test_a_key(make_table: MakeTable, name: str, who: str) -> None:
     check_keys(make_table, {"k": KEYS[name]}, who)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("who", ["ours", "native"])
 @pytest.mark.parametrize("names", COMPOSITE, ids="-".join)
 def test_a_composite_key(make_table: MakeTable, names: tuple[str, str], who: str) -> None:

@@ -154,7 +154,7 @@ COUNTS = [
 ]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("fault", ["killed before", "killed after", "error before", "error after"])
 @pytest.mark.parametrize("name", JOBS)
@@ -182,7 +182,7 @@ def test_a_fault_at_a_step(play: Play, name: str, fault: str, count: int | None)
         check(table, exactly=False)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("other", JOBS)
 @pytest.mark.parametrize("name", JOBS)

@@ -37,7 +37,7 @@ def searched(tmp_path: Path) -> Searched:
     return searched
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("filter", [None, "n < 4"])
 def test_fusion_of_ranks(searched: Searched, weight: float, filter: str | None) -> None:
@@ -126,7 +126,7 @@ def test_what_was_collected_meanwhile_is_found_in_the_base_table(
         assert row["t"] == searched.model[row["id"]]["t"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("filter", ["id = 123", "id IN (52, 190, 11)", "id = 3"])
 def test_regions_that_a_filter_rules_out_change_nothing(searched: Searched, filter: str) -> None:
     with searched.table.writer() as writer:

@@ -123,7 +123,10 @@ SCENES = {
 }
 
 LONG = {"collected log", "fresh reads", "takeovers"}
-"""Scenes of which two events at once have tens of thousands of orders."""
+"""Scenes of which one event has hundreds of orders, and two at once tens of thousands.
+
+By default the random worlds have what happens in them, and so have their missing safeguards below.
+"""
 
 BROKEN: list[tuple[TakeOut, str, int]] = [
     (taken_out.no_sentinel, "takeovers", 1),
@@ -149,7 +152,10 @@ BROKEN: list[tuple[TakeOut, str, int]] = [
 """Safeguards, the scene that shows when one is taken out, and the number of events it takes."""
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(s, marks=pytest.mark.slow if s in LONG else ()) for s in SCENES],
+)
 def test_every_order_with_one_event_keeps_the_promises(scene: str) -> None:
     searched = search(SCENES[scene], most=1)
 

@@ -105,7 +105,7 @@ class TestCollected:
         collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
-    @pytest.mark.few(3)
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("seed", range(4))
     def test_in_the_midst_of_a_query(self, table: memwal.Table, seed: int) -> None:
         """Tasks before and after the collection have each row once between them."""

@@ -284,7 +284,7 @@ def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) ->
 
 @pytest.mark.usefixtures("no_later_snapshot")
 class TestRaces:
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("after", [False, True])
     @pytest.mark.parametrize("step", ["place", "holds"])
     def test_merged_and_collected_while_the_tag_is_placed(
@@ -417,6 +417,7 @@ class TestRaces:
 
 
 class TestDeaths:
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("fault", [Killed, StoreUnavailableError])
     def test_at_each_step(
         self, stepped: FaultyStore, table: memwal.Table, fault: type[BaseException]

@@ -229,6 +229,7 @@ def test_list_folders_names_the_next_level(store: ObjectStore) -> None:
     assert store.list_folders("a/y") == []
 
 
+@pytest.mark.few(3)
 def test_more_objects_than_a_page_are_listed_and_deleted(store: ObjectStore) -> None:
     keys = [f"many/{number:04d}" for number in range(1_203)]
     with ThreadPoolExecutor(THREADS) as pool:

@@ -58,7 +58,7 @@ def reopened(table: memwal.Table) -> dict[int, int | None]:
         return state(writer.scan().to_table())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fault", [slow_down, work_and_hang_up, work_and_fail])
 @pytest.mark.parametrize("count", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_burst_of_failures_is_waited_out(

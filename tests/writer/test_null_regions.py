@@ -52,7 +52,7 @@ def divided(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[memwal.Tabl
     return table, column
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_are_read_filtered_merged_and_collected(divided: tuple[memwal.Table, str]) -> None:
     table, column = divided
     for merged in (False, True):

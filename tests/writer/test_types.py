@@ -23,6 +23,7 @@ SOME = {column.name: column for column in STORED}
 ALONE = ("null", "text-view", "list-of-structs", "dictionary")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nullable", [True, False], ids=["nulls", "required"])
 def test_columns_of_every_type_side_by_side(make_table: MakeTable, nullable: bool) -> None:
     check_rows(make_table, side_by_side(STORED, nullable=nullable))
@@ -215,6 +216,7 @@ def test_other_forms_of_the_same_values(make_table: MakeTable, name: str) -> Non
     assert table.scan().to_table().schema.field("v").type == kind
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

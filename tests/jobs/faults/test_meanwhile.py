@@ -55,7 +55,7 @@ def attempt(actors: Actors, job: str, name: str, steps: list[Step]) -> None:
             actors.drop(table)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("job", "name"),
     drawn(22, itertools.product(JOBS, NAMES), seed="pairs", default=BY_DEFAULT.__contains__),

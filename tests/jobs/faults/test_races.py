@@ -253,7 +253,7 @@ def test_the_collector_that_is_ahead_of_an_index_build(actors: Actors, play: Pla
     assert not has_folders(table)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [0, 1], ids=["reservation", "commit"])
 @pytest.mark.parametrize(
     "first", every(3, [merger, update, append, compactor, native_merger], lambda one: one.__name__)

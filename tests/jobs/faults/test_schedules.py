@@ -45,7 +45,7 @@ def only_or(seeds: list[Any]) -> list[Any]:
     return [int(os.environ[_SEED])] if _SEED in os.environ else seeds
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", only_or(list(SEEDS)))
 def test_a_schedule(actors: Actors, seed: int) -> None:
     play(actors, seed)

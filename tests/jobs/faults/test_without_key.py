@@ -169,7 +169,7 @@ def _finish(table: memwal.Table, counts: Counts) -> None:
 MERGES = ("merge", "merge in parts", "checkpoint", "append")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("job", "fault"), [*itertools.product(MERGES, FAULTS)])
 def test_a_fault_at_each_kind_of_step(actors: Actors, job: str, fault: str) -> None:
     attempt(actors, job, fault, every=False)
@@ -184,6 +184,7 @@ def test_a_fault_of_another_job(actors: Actors, job: str, fault: str) -> None:
     attempt(actors, job, fault, every=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("job", ["merge", "merge in parts"])
 def test_two_mergers_add_each_row_once(actors: Actors, job: str) -> None:
     """One stands still before each of its steps, and the other merges meanwhile."""

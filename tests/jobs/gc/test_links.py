@@ -80,7 +80,7 @@ def test_another_table_loses_nothing_through_a_link(make_table: MakeTable, part:
     assert state(victim) == rows_before
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", ["region", "generation", "wal", "manifest"])
 def test_a_table_with_a_link_to_another_disk_is_whole(
     make_table: MakeTable, tmp_path: Path, part: str

@@ -176,6 +176,7 @@ def test_every_step_can_be_repeated(table: memwal.Table) -> None:
         migration(table).start()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("switched", [False, True])
 def test_abort_takes_everything_back(table: memwal.Table, switched: bool) -> None:
     migration(table).start()
@@ -318,7 +319,7 @@ def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
     assert maintained(table) == ("id_idx", NEW, "idx")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind)

@@ -54,7 +54,7 @@ def in_parts(table: memwal.Table, **options: Any) -> Any:
     )
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", every(2, KINDS))
 def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind, backlog=True)
@@ -86,7 +86,7 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
         assert expected[0]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "kind",
     some([k for k in KINDS if k not in UNDIVIDED], "BTREE", "INVERTED", "IVF_PQ", "IVF_HNSW_FLAT"),
@@ -108,6 +108,7 @@ def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> N
         assert answers(table, kind)[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["BTREE", "INVERTED", "IVF_PQ"])
 def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind, backlog=True)

@@ -60,7 +60,7 @@ def nearest(table: memwal.Table) -> list[list[int]]:
     ]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "size"),
     [

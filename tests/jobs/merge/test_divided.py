@@ -166,7 +166,7 @@ class TestParts:
 
 
 class TestRows:
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("commit_bytes", [200, 500, 1 << 30])
     def test_are_those_of_an_undivided_merge(
         self, table: memwal.Table, tmp_path: Path, commit_bytes: int
@@ -187,7 +187,7 @@ class TestRows:
         assert result.metrics["rows_deleted"] == 5
         assert not list(table.location.store.list(MERGES_DIR))
 
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
     def test_of_composite_keys_and_nested_values(self, tmp_path: Path, version: str) -> None:
         schema = pa.schema(
@@ -811,7 +811,7 @@ class TestPartsOfTheKeys:
         divided(table, **self.OPTIONS)
         check_merged(table, EXPECTED)
 
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("write", ["append of a key that is merged", "delete", "compaction"])
     def test_are_compared_again_with_what_others_change(
         self, faults: FaultyStores, table: memwal.Table, write: str

@@ -218,7 +218,7 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> N
 
 
 class TestOrder:
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("commit_bytes", [1, 60, 200, 1 << 30])
     def test_every_version_is_a_moment_of_the_history(
         self, table: memwal.Table, commit_bytes: int

@@ -81,7 +81,7 @@ def contents(readers: Sequence[RegionReader]) -> list[tuple[int, int | None]]:
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("of", SHARES)
 def test_shares_have_each_key_once(
     table: memwal.Table, expected: dict[int, int | None], of: int
@@ -96,7 +96,7 @@ def test_shares_have_each_key_once(
     assert {key for key, n in expected.items() if n} <= written.keys()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("of", SHARES)
 def test_shares_have_the_rows_that_a_gate_lets_in(table: memwal.Table, of: int) -> None:
     region = region_of(table)

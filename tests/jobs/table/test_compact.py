@@ -120,7 +120,7 @@ def test_leaves_what_is_not_worth_it(indexed: memwal.Table) -> None:
     assert compact(indexed.location, CompactOptions(min_fragments=4)).commits == 1
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("first", "replaced", "rewritten"), [(0, 9, 0), (0, 10, 1), (40, 60, 1), (50, 100, 2)]
 )

@@ -189,7 +189,7 @@ class TestRestore:
 
 
 class TestFaults:
-    @pytest.mark.few(4)
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("step", range(6))
     @pytest.mark.parametrize("again", [False, True])
     def test_dies_at_any_write_and_is_repeated(

@@ -128,6 +128,7 @@ def test_paths_with_parent_folders_are_not_below_a_root() -> None:
     assert not TableLocation("/a/b", allow_external(None, ["/c"])).allows("/c/../d")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("stable_row_ids", [False, True])
 @pytest.mark.parametrize("divide_bytes", [0, 1 << 30])
 def test_an_allowed_clone_works_through_every_job(
@@ -226,6 +227,7 @@ NAMES: dict[str, Callable[[lance_manifest_pb2.Manifest, str], None]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", ["../../other/data/x.lance", "/etc/x.lance", "a/../../x"])
 @pytest.mark.parametrize("change", NAMES.values(), ids=NAMES)
 def test_names_that_lead_out_of_the_table_are_refused(

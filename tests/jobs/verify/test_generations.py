@@ -256,6 +256,7 @@ KEYS = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("client", ["ours", "native"])
 @pytest.mark.parametrize("kinds", KEYS.values(), ids=list(KEYS))
 def test_keys_of_other_types(make_table, client, kinds):

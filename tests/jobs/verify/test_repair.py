@@ -34,7 +34,7 @@ def heal(spoiled, *codes, state="done"):
     return done
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("hint", [None, "{", '{"version": 1}'])
 def test_hints(spoiled, hint):
     if hint is None:
@@ -100,7 +100,7 @@ def test_the_sized_filter_of_a_large_generation(make_table, content):
     assert table.verify().findings == ()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", every(2, [1, 3]))
 @pytest.mark.parametrize(
     ("client", "name"),
@@ -178,7 +178,7 @@ def test_a_snapshot_that_is_not_published_leaves_what_was_repaired(faults, spoil
     assert state(spoiled.table) == before
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("client", ["ours", "native"])
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_generation_that_is_damaged(spoiled, number):

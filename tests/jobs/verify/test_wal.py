@@ -44,7 +44,7 @@ def test_an_empty_log(spoiled):
     spoiled.only("log-tip-lost")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("client", ["ours", "native"])
 @pytest.mark.parametrize("size", [0, 100, -1])
 def test_a_torn_entry_with_rows_behind(spoiled, size):

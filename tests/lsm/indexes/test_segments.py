@@ -122,7 +122,7 @@ def test_coverage_is_read_off_the_manifest(tmp_path: Path) -> None:
     assert describe_index(base, "other") is None
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", every(3, KINDS))
 def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind)
@@ -159,7 +159,7 @@ def _clusters(counts: tuple[int, ...]) -> pa.Table:
     return made.set_column(4, SCHEMA.field("vector"), array)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "case", "ours"),
     [
@@ -196,7 +196,7 @@ def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, o
     assert (models(table) == before) is ours
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", some(VECTOR, "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT"))
 @pytest.mark.parametrize("max_tasks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_index_of_which_no_row_is_left_keeps_its_model(
@@ -216,7 +216,7 @@ def test_an_index_of_which_no_row_is_left_keeps_its_model(
     assert recall(table, answers(table, kind)) > 0.5
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "ours"),
     [
@@ -257,7 +257,7 @@ def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
         assert bool(wrong) is (kind in ("BITMAP", "LABEL_LIST", "INVERTED"))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_vector_indexes_over_rows_that_keep_their_ids(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind, stable_row_ids=True)

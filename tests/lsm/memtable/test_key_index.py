@@ -90,7 +90,7 @@ def test_answers_like_a_dict(
     assert index.rows == runs.rows
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [1, 7, 1_000, 30_000])
 def test_many_rows_in_batches_of_any_size(size: int) -> None:
     random = np.random.default_rng(size)

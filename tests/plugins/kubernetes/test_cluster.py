@@ -354,7 +354,7 @@ def test_two_tries_never_have_two_drivers(made: Any, context: Any) -> None:
     assert task().execute(context)["metrics"]["generations"] == 4
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("drive", "said"),
     [

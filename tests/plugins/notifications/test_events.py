@@ -64,6 +64,7 @@ def test_nobody_is_told_unless_somebody_is_named(
     assert webhook_server.received == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("conn_type", ["slackwebhook", "http"])
 def test_events_are_told_once_and_their_end_too(
     failing: Catalog,
@@ -81,7 +82,7 @@ def test_events_are_told_once_and_their_end_too(
     secrecy.check()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("conn_type", ["slackwebhook", "http"])
 @pytest.mark.parametrize("broken", ["refuses", "redirects", "is slow", "is gone"])
 def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(

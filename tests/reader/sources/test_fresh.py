@@ -306,6 +306,7 @@ class TestReplacedTables:
             again.upsert(rows({4: 4}))
             assert fresh(table) == {1: 1, 3: 3, 4: 4}
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize(
         ("part", "instead"),
         [

@@ -68,7 +68,7 @@ class Documents:
         )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("indexed", "metric"), [(True, "cosine"), (False, "cosine"), (False, "l2"), (True, "dot")]
 )

@@ -59,7 +59,7 @@ class Vectors:
         np.testing.assert_allclose(found["_distance"], distances[near], rtol=5e-3, atol=1e-3)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize(
     ("index", "options", "number", "metric", "nested"),
@@ -107,7 +107,7 @@ def test_the_nearest_rows(
         vectors.check(writer, metric)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize(
     ("index", "options"), [("IVF_PQ", PQ), ("IVF_FLAT", {}), ("IVF_HNSW_SQ", {})]

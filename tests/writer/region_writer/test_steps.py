@@ -383,7 +383,7 @@ class TestFaults:
             paused.abort()
         assert state(table) == {1: 2}
 
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     @pytest.mark.parametrize("ends", [False, True], ids=["fails", "dies"])
     def test_whatever_request_it_happens_at(

@@ -424,7 +424,7 @@ class TestAnyMoment:
         assert state(table) == {1: 1, 2: 2, 3: 3}
         native.everything(table)
 
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     @EVERY_THIRD
     @pytest.mark.parametrize("other", ["rebuild", "flush", "collect", "claim"])
     def test_others_in_between(

@@ -105,7 +105,7 @@ def test_many_generations(table: memwal.Table) -> None:
 CALLS = [("create", "_mem_wal/*"), ("put", "_mem_wal/*"), ("sync", "*")]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("after", sampled([False, True], bool))
 @pytest.mark.parametrize("skip", sampled(range(6), lambda n: n in (1, 3)))
 @pytest.mark.parametrize("call", CALLS)
