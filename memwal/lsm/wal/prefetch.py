@@ -46,7 +46,9 @@ def read_ahead(
         while reads:
             yield from reads.popleft()[1].result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        # Without waiting: Python may close a generator that its caller dropped in the middle of
+        # starting a thread, when it holds a lock that joining the pool's threads would need.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _grouped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,24 @@ def test_reads_up_to_max_bytes(store: FaultyStore, size: int, most: int, is_loca
 
     found.close()
     assert len(taken) < 400
+
+
+def test_its_early_end_waits_for_no_read(store: FaultyStore) -> None:
+    """Python may end it while it starts a thread, and then waits for another one for ever."""
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def read() -> None:
+        begun.set()
+        may_end.wait(60)
+        ended.set()
+
+    store.act("get", read, key="log/1")
+    found = read_ahead(store, objects(0, 1), max_bytes=1000)
+    assert next(found) == b"0"
+    assert begun.wait(60)
+    found.close()
+    assert not ended.is_set()
+    may_end.set()
 
 
 def test_reads_concurrently(store: FaultyStore) -> None:
