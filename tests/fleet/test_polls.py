@@ -56,13 +56,18 @@ def run(
     *,
     select: Callable[[ManagedTable], bool] = lambda table: True,
     limits: ReadLimits | None = None,
+    refresh_seconds: float = 0,
 ) -> Loop:
     async def options(table: ManagedTable) -> None:
         return None
 
     async def go() -> Loop:
         polls = TablePolls(
-            catalog, storage_options=options, select=select, refresh_seconds=0, limits=limits
+            catalog,
+            storage_options=options,
+            select=select,
+            refresh_seconds=refresh_seconds,
+            limits=limits,
         )
         loop = Loop(polls)
         try:
@@ -110,6 +115,20 @@ def test_a_slow_table_delays_no_other(
         await loop.until(lambda: bool(loop.surveys("slow")))
 
     assert not run(catalog, work).failures()
+
+
+@pytest.mark.parametrize(("refresh_seconds", "tables"), [(0, 2), (3600, 1)])
+def test_the_catalog_is_read_again_after_its_seconds(
+    catalog: Catalog, managed: Managed, refresh_seconds: float, tables: int
+) -> None:
+    managed("flights", policy=IDLE)
+
+    async def work(loop: Loop) -> None:
+        await loop.turn()
+        managed("late", policy=IDLE)
+        await loop.turn()
+
+    assert len(run(catalog, work, refresh_seconds=refresh_seconds).polls.tables) == tables
 
 
 def test_a_table_that_does_not_answer_is_recorded_as_failing(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
+from support.data.tables import rows
 
+import memwal
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult, SkippedRegion, sentence, summary
 from memwal.jobs.status import TableStatus
@@ -33,6 +36,17 @@ def test_json_and_back() -> None:
 def test_what_it_does_not_know_is_ignored() -> None:
     found = JobResult.from_dict({"job": "gc", "table": "t", "version": 1, "decisions": []})
     assert found == JobResult(job="gc", table="t", version=1)
+
+
+def test_a_result_has_the_seconds_of_its_own_run(table: memwal.Table) -> None:
+    table.upsert(rows({1: 1}))
+    for job in (
+        *(table.merge, table.build_indexes, table.build_snapshot, table.compact),
+        *(table.collect_garbage, table.checkpoint, table.verify),
+    ):
+        began = time.monotonic()
+        seconds = job().seconds
+        assert 0 <= seconds <= time.monotonic() - began, job
 
 
 @pytest.mark.parametrize("values", [{}, {"job": "gc"}])

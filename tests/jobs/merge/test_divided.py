@@ -185,6 +185,7 @@ class TestRows:
         assert result.metrics["generations"] == 6
         assert result.metrics["rows_upserted"] == 61
         assert result.metrics["rows_deleted"] == 5
+        assert result.metrics["bytes_read"] > 0
         assert not list(table.location.store.list(MERGES_DIR))
 
     @pytest.mark.few(1)

@@ -19,6 +19,7 @@ from memwal.jobs.merge.picker import (
     MergePlan,
     PickReason,
     RegionSelection,
+    divide,
     pending_candidates,
     split_commit,
     still_pending,
@@ -293,6 +294,51 @@ class TestDivided:
             PickReason.RUN_BYTES,
             PickReason.REGION_SKIPPED,
         ]
+
+
+MIB = 1 << 20
+
+
+class TestParts:
+    @pytest.mark.parametrize(
+        ("region_bytes", "part_bytes", "workers", "parts"),
+        [
+            # As many as the bytes need, so that each worker gets as many.
+            (160 * MIB, 40 * MIB, 4, 4),
+            (200 * MIB, 40 * MIB, 4, 8),
+            (201 * MIB, 40 * MIB, 7, 6),
+            # As many as workers that have enough to do.
+            (31 * MIB, 1 << 30, 4, 1),
+            (64 * MIB, 1 << 30, 4, 2),
+            (512 * MIB, 1 << 30, 4, 4),
+            (3, 1, 1, 3),
+        ],
+    )
+    def test_of_a_region(
+        self, region_bytes: int, part_bytes: int, workers: int, parts: int
+    ) -> None:
+        found = divide(candidates([region_bytes]), part_bytes, workers)
+        assert [(part.share.number, part.share.of) for part in found] == [
+            (number, parts) for number in range(parts)
+        ]
+
+    @pytest.mark.parametrize(
+        ("sizes", "part_mebibytes", "shares", "whole"),
+        [
+            ((50, 50, 60), 1024, 1, [50, 50, 60]),
+            ((40, 40, 80), 1024, 2, [80]),
+            # Both small regions in one part would take too much memory.
+            ((40, 40, 80), 70, 2, [40, 40]),
+        ],
+    )
+    def test_of_three_regions(
+        self, sizes: tuple[int, ...], part_mebibytes: int, shares: int, whole: list[int]
+    ) -> None:
+        """One that is a little larger than the others stays whole."""
+        found = divide(candidates(*([size * MIB] for size in sizes)), part_mebibytes * MIB, 3)
+        assert max(part.share.of for part in found) == shares
+        left = [part.bytes // MIB for part in found if part.share.of == 1]
+        assert sorted(left) == whole
 
 
 def test_json_has_plain_values_and_the_reason_of_each() -> None:

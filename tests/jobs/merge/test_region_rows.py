@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from uuid import UUID
 
 import numpy as np
@@ -16,6 +18,7 @@ from memwal.jobs.merge.job import plan_merge
 from memwal.jobs.merge.picker import RegionSelection, Share
 from memwal.jobs.merge.region_rows import RegionReader, open_region
 from memwal.jobs.options import MergeOptions
+from memwal.util.retry import LostRaceError
 
 KEYS = 12_000
 SHARES = [1, 2, 7, 50]
@@ -134,3 +137,22 @@ def test_a_generation_whose_keys_cannot_be_read_ends_each_share_that_needs_them(
     assert [generation.number for generation in reader.selection.generations] == [1]
     assert [region.generation for region in skipped.values()] == [2]
     assert 40 < len(reader.newest) < 60
+
+
+@pytest.mark.parametrize("merged_by_another", [True, False])
+def test_a_generation_that_is_gone_starts_the_merge_over_if_another_merged_it(
+    make_table: MakeTable, merged_by_another: bool
+) -> None:
+    table = make_table()
+    write_generation(table, range(10), 1)
+    base, region = table.base(), region_of(table)
+    if merged_by_another:
+        table.merge()
+    for path in folder(table).glob(f"_mem_wal/{REGION}/*_gen_1"):
+        shutil.rmtree(path)
+    skipped: dict[UUID, SkippedRegion] = {}
+
+    with pytest.raises(LostRaceError) if merged_by_another else nullcontext():
+        assert open_region(base, region, Share(), skipped) is None
+
+    assert [it.generation for it in skipped.values()] == ([] if merged_by_another else [1])

@@ -41,6 +41,7 @@ from memwal.format.paths import wal_key
 from memwal.lsm.flush import generation
 from memwal.util.clock import boot_seconds
 from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.region_writer.stats import RegionStats
 from memwal.writer.table_writer import TableWriter
 
 OFTEN = WriterOptions(max_memtable_rows=3)
@@ -568,6 +569,23 @@ class TestFlush:
                 writer.upsert(rows({n: n}))
 
         assert generations(table) == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("limit", ["rows", "batches", "bytes"])
+    def test_a_memtable_is_sealed_by_the_write_that_reaches_a_limit(
+        self, table: memwal.Table, limit: str
+    ) -> None:
+        def written(writer: TableWriter) -> RegionStats:
+            for n in range(3):
+                writer.upsert(rows({n: n}))
+            return writer.stats().regions[0]
+
+        with table.writer() as writer:
+            taken = written(writer).to_dict()[f"memtable_{limit}"]
+            writer.flush()
+        for more, rows_left in ((0, 0), (1, 3)):
+            options: dict[str, int] = {f"max_memtable_{limit}": taken + more}
+            with table.writer(options=WriterOptions(**options)) as writer:
+                assert written(writer).memtable_rows == rows_left
 
     def test_tells_the_manifest_how_much_it_flushed(self, table: memwal.Table) -> None:
         with table.writer() as writer:
