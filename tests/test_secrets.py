@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.docs.command_lines import commands
+from support.metrics.spans import Spans
+from support.metrics.spans import traced as traced
 from support.oracles.secrecy import Secrecy
 from support.stores.store_gateway import Answer, Forward, Gateway, Request, gateway_before
 from typer.testing import CliRunner
@@ -26,7 +25,6 @@ from memwal.fleet import Fleet
 from memwal.jobs.merge.job import MergeTask
 from memwal.jobs.table.store_check import diagnose
 from memwal.storage.location import TableLocation
-from memwal.telemetry import spans
 
 OPTION = "storage_options_file"
 URI = "s3://lake/flights.lance"
@@ -100,20 +98,7 @@ COMMANDS = {
 }
 
 
-@pytest.fixture
-def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """What an exporter of traces is given."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(spans, "_tracer", provider.get_tracer("memwal"))
-    yield exporter
-    provider.shutdown()
-
-
-def test_no_command_shows_them(
-    file: Path, store: Gateway, secrecy: Secrecy, exporter: InMemorySpanExporter
-) -> None:
+def test_no_command_shows_them(file: Path, store: Gateway, secrecy: Secrecy, traced: Spans) -> None:
     assert len(COMMANDS) > 20
     for words, command in COMMANDS.items():
         given = ["--debug", *words, *required(command), "--storage-options-file", str(file)]
@@ -121,11 +106,11 @@ def test_no_command_shows_them(
         assert answer.exit_code != 0, words
         assert store.taken(), f"{words} asked nothing: {answer.stderr}"
         secrecy.check(answer.stdout, answer.stderr)
-    secrecy.check(*(span.to_json() for span in exporter.get_finished_spans()))
+    secrecy.check(*(span.to_json() for span in traced()))
 
 
 def test_a_run_that_failed_keeps_none(
-    file: Path, store: Gateway, secrecy: Secrecy, tmp_path: Path, exporter: InMemorySpanExporter
+    file: Path, store: Gateway, secrecy: Secrecy, tmp_path: Path, traced: Spans
 ) -> None:
     database = tmp_path / "catalog.db"
     catalog = Catalog(f"sqlite:///{database}")
@@ -148,7 +133,7 @@ def test_a_run_that_failed_keeps_none(
     kept = b"".join(path.read_bytes() for path in tmp_path.glob("catalog.db*"))
     assert b"SignatureDoesNotMatch" in kept
     secrecy.check(*told, kept.decode(errors="replace"))
-    secrecy.check(*(span.to_json() for span in exporter.get_finished_spans()))
+    secrecy.check(*(span.to_json() for span in traced()))
 
 
 def test_the_doctor_says_where_credentials_come_from_only(

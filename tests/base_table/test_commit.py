@@ -151,7 +151,7 @@ def test_an_outcome_that_stays_unknown_is_reported(
     with pytest.raises(OutcomeUnknownError):
         commit_details(base, stamped(base, 7))
 
-    store._rules.clear()
+    store.clear()
     assert (table.base().version == base.version + 1) == after
 
 
@@ -307,7 +307,7 @@ class TestDurably:
         with pytest.raises(StoreUnavailableError):
             commit_durably(base, upsert({9: 9}))
 
-        store._rules.clear()
+        store.clear()
         assert table.base().version == base.version
         assert leftovers(table) == []
         commit_durably(base, upsert({9: 9}))

@@ -208,14 +208,14 @@ def test_two_mergers_of_regions_that_share_a_key(
         found = Candidate(generation.generation, generation.path, 0)
         selections.append(RegionSelection(region_id, (found,)))
     first, second = selections
-    upsert = merge_commits._upsert
+    merge_insert = lance.LanceDataset.merge_insert
 
-    def late(*arguments: Any) -> Any:
-        monkeypatch.setattr(merge_commits, "_upsert", upsert)
+    def late(dataset: lance.LanceDataset, on: list[str]) -> Any:
+        monkeypatch.setattr(lance.LanceDataset, "merge_insert", merge_insert)
         merge_commits.merge_commit(table.location, [second], attempts=5)
-        return upsert(*arguments)
+        return merge_insert(dataset, on)
 
-    monkeypatch.setattr(merge_commits, "_upsert", late)
+    monkeypatch.setattr(lance.LanceDataset, "merge_insert", late)
     merge_commits.merge_commit(table.location, [first], attempts=5)
     assert base_state(table) == {**FIRST, 7: 1}
 

@@ -201,16 +201,14 @@ class TestMergeUnderWay:
         self, planned: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The restore lands after the rows were read, and before they are committed."""
-        from memwal.jobs.merge import commit
+        merge_insert = lance.LanceDataset.merge_insert
 
-        execute = commit._execute
-
-        def restored_before(*arguments: object) -> object:
-            monkeypatch.setattr(commit, "_execute", execute)
+        def restored_before(dataset: lance.LanceDataset, on: list[str]) -> object:
+            monkeypatch.setattr(lance.LanceDataset, "merge_insert", merge_insert)
             restore(planned, merged=1)
-            return execute(*arguments)  # type: ignore[arg-type]
+            return merge_insert(dataset, on)
 
-        monkeypatch.setattr(commit, "_execute", restored_before)
+        monkeypatch.setattr(lance.LanceDataset, "merge_insert", restored_before)
         with pytest.raises(ProgressLostError):
             planned.merge()
         assert planned.base().details.merged == {REGION: 1}

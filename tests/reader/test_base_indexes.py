@@ -9,11 +9,11 @@ import lance
 import pytest
 from support.data.searched import Searched
 from support.data.tables import MakeTable, rows
+from support.oracles.read_sources import forget_caches
 
 import memwal
 from memwal.reader import base_indexes as module
 from memwal.reader.base_indexes import merged_fragments
-from memwal.reader.sources.cache import LruCache
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_nothing_is_known_past_what_was_cleaned_up(
 ) -> None:
     merge(table, 4)
     known = found(table)
-    monkeypatch.setattr(module, "_changes", LruCache(10))
+    forget_caches()
     monkeypatch.setattr(module, "_MAX_TRACED_COMMITS", 1)
     assert found(table) == known[-1:]
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -217,48 +218,45 @@ class TestSkipping:
 
     @pytest.fixture
     def paged(self, make_table: MakeTable) -> memwal.Table:
-        """A table of one generation, whose key index has five pages."""
+        """A table of one generation, whose key index has thirteen pages."""
         table = make_table()
-        table.upsert(numbered(0, 40_000))
+        table.upsert(numbered(0, 100_000))
         return table
 
     def test_reads_neither_all_keys_nor_the_rows_of_others(
         self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
     ) -> None:
-        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 0)
+        monkeypatch.setattr(key_index, "MAX_KEPT_BYTES", 0)
         assert state(looked_up(paged, keys(5, 30_000))) == {5: 0, 30_000: 0}
         assert ranges == [8192, 8192]
-        assert looked_up(paged, keys(6, 30_001, 39_999)).num_rows == 3
-        assert ranges == [8192, 8192, 40_000 % 8192]
+        assert looked_up(paged, keys(6, 30_001, 99_999)).num_rows == 3
+        assert ranges == [8192, 8192, 100_000 % 8192]
 
     def test_keeps_a_whole_key_index_that_many_lookups_ask(
-        self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+        self, paged: memwal.Table, ranges: list[int]
     ) -> None:
-        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 2)
         for _ in range(4):
-            assert state(looked_up(paged, keys(5, 41_000))) == {5: 0}
+            assert state(looked_up(paged, keys(5, 101_000))) == {5: 0}
         found = looked_up(paged, keys(39_999, 8_192, 8_191))
         assert state(found) == {39_999: 0, 8_192: 0, 8_191: 0}
-        assert ranges == [8192, 40_000]
+        assert ranges == [8192, 100_000]
 
     def test_keeps_no_whole_key_index_that_is_large(
         self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
     ) -> None:
         monkeypatch.setattr(key_index, "MAX_KEPT_BYTES", 40_000)
-        for key in range(0, 40_000, 8_192):
+        for key in range(0, 100_000, 8_192):
             assert state(looked_up(paged, keys(key))) == {key: 0}
-        assert ranges == [8192] * 4 + [40_000 % 8192]
+        assert ranges == [8192] * 12 + [100_000 % 8192]
 
     def test_does_not_read_a_key_index_whole_for_each_lookup_if_the_cache_drops_it(
-        self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+        self, paged: memwal.Table, ranges: list[int]
     ) -> None:
-        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 2)
-        for _ in range(12):
+        for _ in range(8):
             assert state(looked_up(paged, keys(5))) == {5: 0}
-            while key_index._sorted.values():
-                key_index._sorted.evict_oldest()
-        # Five pages: all are read for the third lookup of each three, and the first one once.
-        assert ranges == [8192] + [40_000] * 4
+            key_index._sorted.clear()
+        # Thirteen pages: all are read for every second lookup, and the first one once.
+        assert ranges == [8192] + [100_000] * 4
 
     def test_asks_only_the_region_that_a_key_belongs_to(
         self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
@@ -346,6 +344,19 @@ class TestSkipping:
             else:
                 path.unlink()
         assert state(looked_up(table, keys(1, 2, 3, 4))) == {1: 1, 2: 22, 3: 33}
+
+    def test_finds_rows_in_each_fragment_of_a_generation(self, table: memwal.Table) -> None:
+        table.upsert(rows({key: key for key in range(100)}))
+        (path,) = folder(table).glob("_mem_wal/*/*_gen_*/_pk_index")
+        stored = lance.dataset(path.parent).to_table()
+        lance.write_dataset(stored, path.parent, mode="overwrite", max_rows_per_file=30)
+        assert len(lance.dataset(path.parent).get_fragments()) == 4
+        assert state(looked_up(table, keys(29, 30, 65, 99, 100))) == {
+            29: 29,
+            30: 30,
+            65: 65,
+            99: 99,
+        }
 
     @pytest.mark.parametrize("spoil", ["kept", "gone", "damaged"])
     def test_a_full_filter_is_not_asked_but_a_sized_one(

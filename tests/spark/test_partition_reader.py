@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from support.data.tables import SCHEMA, MakeTable, keys, rows, state
 from support.faults.collecting import DAY, collect
+from support.oracles.read_sources import forget_caches
 
 import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.reader.sources import log_tails
 from memwal.reader.sources import snapshot as snapshot_module
 from memwal.spark import partition_reader
 from memwal.spark.partition_reader import find_later_snapshot, open_pinned, read_partition
@@ -325,8 +325,7 @@ class TestFresh:
         writer.flush()
         merge(table)
         collect_all(table)
-        while log_tails._followers.oldest_use() is not None:
-            log_tails._followers.evict_oldest()
+        forget_caches()
         with pytest.raises(ConflictError):
             read(made)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, age, keys, rows, state
 from support.faults.collecting import DAY, collect
-from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Rule
+from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 
 import memwal
 import memwal.spark
@@ -205,9 +205,7 @@ class TestRenewal:
     def test_it_is_taken_away_before_it_is_written(self, loaded, table: memwal.Table) -> None:
         made, store = loaded
         age(table, 2100, pattern="_refs/tags/*")
-        store._add(
-            Rule("replace", "*", lambda: store.inner.delete(made.protection.key), False, 0, 1)
-        )
+        store.act("replace", lambda: store.inner.delete(made.protection.key))
         assert read(made) == EXPECTED
         assert tags(table) == [], "what was taken away does not come back"
 
@@ -279,7 +277,7 @@ def steps(store: FaultyStore, run: Callable[[], object]) -> Iterator[tuple[int, 
 
 def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) -> None:
     store.clear()
-    store._add(Rule("*", "*", act, after, number, 1))
+    store.act("*", act, after=after, skip=number)
 
 
 @pytest.mark.usefixtures("no_later_snapshot")
@@ -331,7 +329,7 @@ class TestRaces:
             collect_all(table, 1, 2, base_versions=base_versions)
 
         store.clear()
-        rule = store._add(Rule(step, "*", act, after, number, 1))
+        rule = store.act(step, act, after=after, skip=number)
         made = plan(table)
         store.clear()
         write(table, dict.fromkeys(range(10), number))

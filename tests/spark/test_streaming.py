@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.data.tables import SCHEMA, MakeTable, generations, rows, state
+from support.stores.faulty_store import skip_waits
 
 import memwal
 import memwal.spark
@@ -159,7 +160,7 @@ class TestTask:
             raise RegionFencedError("again")
 
         monkeypatch.setattr(memwal.Table, "writer", fenced)
-        monkeypatch.setattr(streaming, "_BACKOFF_SECONDS", 0.0)
+        skip_waits(monkeypatch, streaming)
         with pytest.raises(RegionFencedError):
             list(task(table, 0)(batch(change(1, 1)).to_batches()))
         assert len(tries) == 6

@@ -34,21 +34,21 @@ class Calls:
     def __init__(self) -> None:
         self.count = 0
         self.names: list[str] = []
-        self._called = threading.Condition()
+        self.called = threading.Condition()
 
     def call(self) -> None:
-        with self._called:
+        with self.called:
             self.count += 1
             self.names.append(threading.current_thread().name)
-            self._called.notify_all()
+            self.called.notify_all()
 
     def fail(self) -> None:
         self.call()
         raise ValueError("of the caller's data: marker")
 
     def wait_for(self, count: int) -> None:
-        with self._called:
-            assert self._called.wait_for(lambda: self.count >= count, LONG)
+        with self.called:
+            assert self.called.wait_for(lambda: self.count >= count, LONG)
 
 
 @pytest.fixture
@@ -176,8 +176,8 @@ class TestTimer:
             giver.start()
         for giver in givers:
             giver.join()
-        with calls._called:
-            assert calls._called.wait_for(lambda: taken == 2000, LONG)
+        with calls.called:
+            assert calls.called.wait_for(lambda: taken == 2000, LONG)
 
 
 class TestThread:

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 from support.data.tables import folder, listing
+from support.stores.faulty_store import skip_waits
 
 from memwal.jobs.verify import job as verify_run
 
@@ -15,7 +16,7 @@ from memwal.jobs.verify import job as verify_run
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look again at once."""
-    monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.0)
+    skip_waits(monkeypatch, verify_run)
 
 
 def blooms(table):

@@ -27,9 +27,7 @@ def actors(
     tmp_path: Path,
 ) -> Actors:
     """Return what copies the table and runs jobs with faults."""
-    skip_waits(monkeypatch)
+    skip_waits(monkeypatch, index_build, compact)
     # Hints are moved whenever they could be, which is one more step that can go wrong.
     monkeypatch.setattr(snapshot, "_HINT_LAG", 1)
-    for job in (index_build, compact):
-        monkeypatch.setattr(job, "_CONFLICT_WAIT_SECONDS", 0)
     return Actors(*prepared(), quick_faults, tmp_path, known_steps)

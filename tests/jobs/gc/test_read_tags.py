@@ -9,7 +9,7 @@ import lance
 import pytest
 from support.data.tables import REGION, age, flush, folder, generations, region_folders, state
 from support.faults.collecting import DAY, collect
-from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Rule
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores
 
 import memwal
 from memwal.base_table.refs import ReadTag, place_tag
@@ -139,14 +139,14 @@ class TestEnding:
         store = faults.of(table.location)
         age(table, 4 * HOURS, pattern="_refs/tags/*")
         # The last look at it comes after everything else is done.
-        store._add(Rule("head", read.key, (folder(table) / read.key).touch, False, 0, 1))
+        store.act("head", (folder(table) / read.key).touch, key=read.key)
         (decision,) = decided(table, 0, GarbageKind.READ)
         assert (decision.delete, decision.reason) == (False, Reason.READ)
         assert read.name in table.base().dataset.tags.list()
 
     def test_two_collectors(self, faults: FaultyStores, table: memwal.Table, read: ReadTag) -> None:
         store = faults.of(table.location)
-        store._add(Rule("head", read.key, (folder(table) / read.key).unlink, False, 0, 1))
+        store.act("head", (folder(table) / read.key).unlink, key=read.key)
         assert decided(table, DAY, GarbageKind.READ) == []
 
     def test_its_requests(self, faults: FaultyStores, table: memwal.Table, read: ReadTag) -> None:

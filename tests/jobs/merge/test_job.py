@@ -474,11 +474,8 @@ def test_a_divided_merge_takes_over_where_others_get_in_between(
     assert sum(record is not None and record.rows is not None for record in records) == 1
 
 
-def test_a_task_that_cannot_be_divided_tries_longer(
-    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_cannot_be_divided_tries_longer(table: memwal.Table) -> None:
     flush(table, {1: 1}, {2: 2})
-    monkeypatch.setattr(merging, "_MAX_ATTEMPTS", merging._ATTEMPTS_BEFORE_DIVIDING + 2)
     (task,) = undivided_tasks(table)
     others = [crowd(table, merging._ATTEMPTS_BEFORE_DIVIDING + 1)[0] for _ in range(2)]
     assert run_merge_task(task, guard=others[0]).contended == task.regions

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
 from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, numbered, rows
-from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, skip_waits
 
 import memwal
 from memwal.base_table.fragments import FragmentLimits, fragment_sizes, small_fragment_ids
@@ -299,7 +299,7 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
                 after=True,
             )
 
-    monkeypatch.setattr(compaction, "_CONFLICT_WAIT_SECONDS", 0)
+    skip_waits(monkeypatch, compaction)
     result = compact(ten.location, CompactOptions(guard=arrange))
 
     assert [merged.commits for merged in merges] == [2]

@@ -155,7 +155,7 @@ def test_a_commit_whose_outcome_stays_unknown_is_reported(
     with pytest.raises(OutcomeUnknownError):
         table.build_snapshot()
 
-    store._rules.clear()
+    store.clear()
     assert bool(published(table)) == after
     table.build_snapshot()
     assert published(table) == stored(table)
@@ -250,13 +250,10 @@ def test_is_read_in_few_tasks(make_table: MakeTable, monkeypatch: pytest.MonkeyP
     assert published(table) == stored(table)
 
 
-def test_tells_the_manifest_where_the_log_ends(
-    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot, "_HINT_LAG", 5)
+def test_tells_the_manifest_where_the_log_ends(make_table: MakeTable) -> None:
     table = make_table()
     writer = table.writer()
-    for number in range(8):
+    for number in range(80):
         writer.upsert(rows({number: number}))
 
     result = table.build_snapshot()
@@ -269,17 +266,16 @@ def test_tells_the_manifest_where_the_log_ends(
     assert result.metrics["hints"] == 1
     writer.upsert(rows({100: 100}))
     writer.close()
-    assert state(table) == {**{number: number for number in range(8)}, 100: 100}
+    assert state(table) == {number: number for number in (*range(80), 100)}
     assert table.build_snapshot().metrics["hints"] == 0
 
 
 def test_the_log_is_durable_before_the_manifest_says_how_long_it_is(
-    faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    faults: FaultyStores, make_table: MakeTable
 ) -> None:
-    monkeypatch.setattr(snapshot, "_HINT_LAG", 2)
     table = make_table()
     with table.writer() as writer:
-        for number in range(6):
+        for number in range(80):
             writer.upsert(rows({number: number}))
         store = faults.of(table.location)
         store.clear()

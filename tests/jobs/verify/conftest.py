@@ -16,6 +16,7 @@ import pytest
 from support.data.sampled import sampled
 from support.data.tables import REGION, SCHEMA, MakeTable, age, folder, keys, manifest, rows
 from support.oracles import native
+from support.stores.faulty_store import skip_waits
 
 import memwal
 from memwal.format.memwal_index import IndexDetails
@@ -190,7 +191,7 @@ def spoiled(clean_tables: dict[str, Path], client: str, tmp_path: Path) -> Spoil
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look again at once."""
-    monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.0)
+    skip_waits(monkeypatch, verify_run)
 
 
 @pytest.fixture

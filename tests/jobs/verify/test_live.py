@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -84,7 +85,7 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
 
 @pytest.mark.slow
 def test_a_table_that_is_written_merged_and_collected(make_table, monkeypatch):
-    monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(verify_run, "time", time)
     table = make_table(buckets=2, maintained_indexes=["id_idx"])
     count = 0
 

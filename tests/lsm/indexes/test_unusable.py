@@ -121,13 +121,14 @@ def test_what_is_said_about_a_stale_index(path, table, caplog):
 
 def test_a_fragment_is_probed_once(path, table, monkeypatch):
     probed = []
-    probe = unusable._probe
+    take = lance.LanceDataset.take
 
-    def counted(base, column, fragments):
-        probed.append((column, *fragments))
-        return probe(base, column, fragments)
+    def counted(dataset, indices, columns=None):
+        if isinstance(columns, dict) and "value" in columns:
+            probed.append(columns["value"])
+        return take(dataset, indices, columns)
 
-    monkeypatch.setattr(unusable, "_probe", counted)
+    monkeypatch.setattr(lance.LanceDataset, "take", counted)
     table.upsert(rows(0, 3, plus=5))
     check_reads(table)
     first = len(probed)

@@ -25,7 +25,7 @@ def flights(backlog: Any, catalog: Catalog) -> Any:
 def trigger(number: int, *, shares: int) -> Any:
     made = RegionsDueTrigger(**start_arguments("flights", shares=shares).trigger_kwargs)
     # What Airflow gives a trigger that started without a worker.
-    made._task_instance = SimpleNamespace(map_index=number)
+    made.task_instance = SimpleNamespace(map_index=number, task_id="regions")
     return made
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -29,6 +30,7 @@ from support.data.tables import (
 from support.faults.between_calls import away_between, moments_away
 from support.faults.collecting import DAY, collect
 from support.oracles import native
+from support.oracles.read_sources import forget_caches
 from support.stores.faulty_store import WAL, FaultyStore, FaultyStores
 
 import memwal
@@ -51,6 +53,7 @@ from memwal.lsm.wal.position import WritePosition
 from memwal.reader.sources import log_tails, plan
 from memwal.region import manifest_store
 from memwal.region.router import Router
+from memwal.util.clock import boot_seconds
 
 
 def fresh(table: memwal.Table) -> dict[int, int | None]:
@@ -58,10 +61,27 @@ def fresh(table: memwal.Table) -> dict[int, int | None]:
     return state(table.fresh())
 
 
-def forget_logs() -> None:
-    """Let this process know nothing of any log."""
-    while log_tails._followers.oldest_use() is not None:
-        log_tails._followers.evict_oldest()
+class Clock:
+    """The clock of this process, as the readers of logs and manifests see it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        for module in (manifest_store, log_tails, plan, follow):
+            monkeypatch.setattr(module, "boot_seconds", lambda: boot_seconds() + self.ahead)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return a clock that a test puts forward."""
+    return Clock(monkeypatch)
+
+
+@contextmanager
+def in_another_process() -> Iterator[None]:
+    """Let this process learn nothing about manifests in the block, and know nothing there."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(manifest_store, "_last_seen", {})
+        yield
 
 
 class TestSees:
@@ -239,9 +259,8 @@ class TestCost:
 
 class TestDamage:
     def test_a_lost_entry_is_told_by_a_process_that_has_read_it(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+        self, table: memwal.Table, clock: Clock
     ) -> None:
-        monkeypatch.setattr(follow, "_BELIEVED_SECONDS", 0.0)
         writer = table.writer()
         for number in range(3):
             writer.upsert(rows({number: number}))
@@ -251,9 +270,11 @@ class TestDamage:
         content = lost.read_bytes()
         lost.unlink()
         for _ in range(2):
+            clock.ahead += 6
             with pytest.raises(CorruptDataError, match=str(REGION)):
                 fresh(table)
         lost.write_bytes(content)
+        clock.ahead += 6
         assert len(fresh(table)) == 3
 
     def test_a_lost_entry_is_told(self, table: memwal.Table) -> None:
@@ -286,12 +307,8 @@ class TestDamage:
 
 
 class TestReplacedTables:
-    def test_one_that_was_restored(
-        self, table: memwal.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_was_restored(self, table: memwal.Table, tmp_path: Path, clock: Clock) -> None:
         """Other entries are at positions that were read before, some seconds ago."""
-        monkeypatch.setattr(manifest_store, "_REUSE_SECONDS", 0)
-        monkeypatch.setattr(follow, "_BELIEVED_SECONDS", 0)
         writer = table.writer()
         writer.upsert(rows({1: 1}))
         backup = shutil.copytree(folder(table), tmp_path / "backup")
@@ -300,10 +317,12 @@ class TestReplacedTables:
         assert fresh(table) == {1: 1, 2: 2}
         shutil.rmtree(folder(table))
         shutil.copytree(backup, folder(table))
+        clock.ahead += 6
         assert fresh(table) == {1: 1}
         with table.writer() as again:
             again.upsert(rows({3: 3}))
             again.upsert(rows({4: 4}))
+            clock.ahead += 6
             assert fresh(table) == {1: 1, 3: 3, 4: 4}
 
     @pytest.mark.few(2)
@@ -324,22 +343,22 @@ class TestReplacedTables:
         table: memwal.Table,
         part: str,
         instead: list[str] | None,
-        monkeypatch: pytest.MonkeyPatch,
+        clock: Clock,
     ) -> None:
         """What was flushed and what was not, both since this process looked last."""
         path = folder(table) / part
-        # A manifest is looked at anew by each read.
-        monkeypatch.setattr(manifest_store, "_REUSE_SECONDS", 0)
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
             writer.flush()
             writer.upsert(rows({2: 2}))
+            clock.ahead += 6
             with away_between(path, -1, -1) as calls:
                 fresh(table)
             for first in range(calls.count):
                 writer.upsert(rows({2: first}))
                 writer.flush()
                 writer.upsert(rows({3: first}))
+                clock.ahead += 6  # A manifest is looked at anew by each read.
                 with away_between(path, first, first + 1 + first % 3, instead=instead):
                     try:
                         seen = fresh(table)
@@ -427,7 +446,7 @@ def test_whatever_happens_between_its_requests(
     """At each request of the read in turn."""
     expected = {1: 1, 2: 2, 3: 3}
     for number in range(40):
-        forget_logs()
+        forget_caches()
         with table.writer() as writer:
             writer.upsert(rows({1: 1, 2: 2}))
             writer.flush()
@@ -568,25 +587,20 @@ class TestPosition:
 def test_a_process_that_is_paused_while_manifests_are_trimmed(
     faults: FaultyStores,
     table: memwal.Table,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
     is_fresh: bool,
 ) -> None:
     """It finds no successor of the manifest that it knows, since that was trimmed too."""
-    paused = [0.0]
-    real = manifest_store.boot_seconds
-    for module in (manifest_store, log_tails, plan, follow):
-        monkeypatch.setattr(module, "boot_seconds", lambda: real() + paused[0])
 
     def trim() -> None:
-        with table.writer() as writer:
-            for turn in range(4):
-                writer.upsert(rows({turn: turn}))
-                writer.flush()
-        known_now = dict(manifest_store._last_seen)
-        collect(table, 2 * DAY)
-        collect(table, 4 * DAY)
-        manifest_store._last_seen.update({**known_now, **seen})
-        paused[0] += 4 * DAY
+        with in_another_process():
+            with table.writer() as writer:
+                for turn in range(4):
+                    writer.upsert(rows({turn: turn}))
+                    writer.flush()
+            collect(table, 2 * DAY)
+            collect(table, 4 * DAY)
+        clock.ahead += 4 * DAY
 
     for number in range(12):
         table.upsert(rows({5: 5}))
@@ -594,13 +608,13 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         collect(table, 2 * DAY)
         collect(table, 4 * DAY)
         assert state(table.fresh() if is_fresh else table)[5] == 5
-        seen = dict(manifest_store._last_seen)
         key = 100 + number
-        # Versions that flush nothing are trimmed before those whose generations are not merged.
-        take_over(table)
-        take_over(table)
-        table.upsert(rows({key: key}))
-        before = paused[0]
+        with in_another_process():
+            # Versions that flush nothing are trimmed before those whose generations are not merged.
+            take_over(table)
+            take_over(table)
+            table.upsert(rows({key: key}))
+        before = clock.ahead
         store = faults.of(table.location)
         store.act("*", trim, key="*/manifest/*", skip=number)
         found = state(table.fresh() if is_fresh else table)
@@ -608,13 +622,13 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         # It was acknowledged and flushed before the read began.
         assert found[5] == 5
         assert found[key] == key
-        if paused[0] == before:
+        if clock.ahead == before:
             break
     assert number > 0
 
 
 def test_a_process_that_is_paused_before_it_reads_an_entry(
-    faults: FaultyStores, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    faults: FaultyStores, table: memwal.Table, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile the entry is flushed, merged and collected, and all manifests since are trimmed.
 
@@ -622,32 +636,27 @@ def test_a_process_that_is_paused_before_it_reads_an_entry(
     object store does not tell it that its own manifest is gone too.
     """
     monkeypatch.setattr(FaultyStore, "is_absent", lambda *_, **__: True)
-    paused = [0.0]
-    real = manifest_store.boot_seconds
-    for module in (manifest_store, log_tails, plan, follow):
-        monkeypatch.setattr(module, "boot_seconds", lambda: real() + paused[0])
     writer = table.writer()
     writer.upsert(rows({5: 5}))
     assert fresh(table) == {5: 5}
     writer.upsert(rows({6: 6}))
     known = manifest(table).version
-    seen = dict(manifest_store._last_seen)
 
     def pause() -> None:
-        for key in (7, 8):
-            writer.flush()
-            writer.upsert(rows({key: key}))
-        writer.close()
-        table.merge()
-        collect(table, 2 * DAY)
-        collect(table, 4 * DAY)
+        with in_another_process():
+            for key in (7, 8):
+                writer.flush()
+                writer.upsert(rows({key: key}))
+            writer.close()
+            table.merge()
+            collect(table, 2 * DAY)
+            collect(table, 4 * DAY)
         assert min(manifests(table).list_versions()) > known + 1
-        manifest_store._last_seen.update(seen)
-        paused[0] += 4 * DAY
+        clock.ahead += 4 * DAY
 
     newest = wal_key(REGION, max(log(table)))
     faults.of(table.location).act("get", pause, key=newest)
     found = fresh(table)
 
-    assert paused[0]
+    assert clock.ahead
     assert found == {key: key for key in (5, 6, 7, 8)}

@@ -20,7 +20,7 @@ from support.data.tables import (
     state,
 )
 from support.faults.collecting import DAY, collect
-from support.oracles.read_sources import collect_sources
+from support.oracles.read_sources import collect_sources, forget_caches
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
@@ -245,7 +245,7 @@ class TestRaces:
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Longer than the grace period: an error, never a part of the answer."""
-        monkeypatch.setattr(narrow_columns, "_MAX_COLUMN_BYTES", -1)
+        monkeypatch.setattr(narrow_columns, "is_narrow", lambda _type: False)
         flushed(table, {key: key for key in range(100)})
         flushed(table, {key: key for key in range(100, 200)})
         reader = table.scan().to_reader()
@@ -281,16 +281,12 @@ def test_what_is_copied_for_a_new_column_counts_by_its_bytes(table: memwal.Table
 class TestEvicted:
     """Generations that were open once, and are not any more."""
 
-    def evict(self) -> None:
-        while generations_module._generations.oldest_use() is not None:
-            generations_module._generations.evict_oldest()
-
     def test_a_lookup_opens_only_those_that_may_have_the_key(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         flushed(table, {1: 1}, {2: 2}, {3: 3})
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}
-        self.evict()
+        generations_module._generations.clear()
         opened: list[str] = []
         plain = generations_module.open_generation
 
@@ -310,7 +306,7 @@ class TestEvicted:
         flushed(table, {1: 1}, {2: 2})
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}
         assert state(table) == {1: 1, 2: 2}
-        self.evict()
+        forget_caches()
         table.merge()
         collect_all(table)
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, keys, numbered, state
+from support.oracles.read_sources import forget_caches
 
 import memwal
 from memwal.reader.sources import narrow_columns
@@ -41,12 +42,6 @@ def backlog(make_table: MakeTable) -> memwal.Table:
     return table
 
 
-def forget() -> None:
-    for cache in (narrow_columns._columns, narrow_columns._together, narrow_columns._filtered):
-        while cache.oldest_use() is not None:
-            cache.evict_oldest()
-
-
 def shown(table: memwal.Table, options: dict[str, Any]) -> list[dict[str, Any]]:
     rows = table.scan(**options).to_pylist()
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])
@@ -62,31 +57,38 @@ def test_shows_the_same(
     rows_together: int,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(narrow_columns, "_MAX_COLUMN_BYTES", -1)
+        patch.setattr(narrow_columns, "is_narrow", lambda _type: False)
         one_by_one = shown(backlog, options)
         count = backlog.scan(**options).count_rows()
     monkeypatch.setattr(narrow_columns, "_GROUP_ROWS", rows_together)
-    forget()
+    forget_caches()
     for _ in range(2):
         assert shown(backlog, options) == one_by_one
         assert backlog.scan(**options).count_rows() == count == len(one_by_one)
 
 
-def test_columns_are_decoded_once(backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = state(backlog)
-    late = sum(n is not None and n > 2 for n in first.values())
-    assert backlog.count_rows(filter="n > 2") == late
-    opened: list[str] = []
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the generations that are scanned from now on."""
+    found: list[str] = []
     plain = lance.LanceDataset.scanner
 
     def scanner(self: Any, *args: Any, **options: Any) -> Any:
-        opened.append(self.uri)
+        found.extend([self.uri] * ("_gen_" in self.uri))
         return plain(self, *args, **options)
 
     monkeypatch.setattr(lance.LanceDataset, "scanner", scanner)
+    return found
+
+
+def test_columns_are_decoded_once(backlog: memwal.Table, scanned: list[str]) -> None:
+    first = state(backlog)
+    late = sum(n is not None and n > 2 for n in first.values())
+    assert backlog.count_rows(filter="n > 2") == late
+    scanned.clear()
     assert state(backlog) == first
     assert backlog.count_rows(filter="n > 2") == late
-    assert not [uri for uri in opened if "_gen_" in uri]
+    assert scanned == []
 
 
 def test_wide_columns_are_streamed(tmp_path: Any) -> None:
@@ -113,24 +115,23 @@ def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
 
 
 def test_generations_with_large_files_are_streamed(
-    backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    backlog: memwal.Table, scanned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = state(backlog)
-    forget()
+    forget_caches()
     monkeypatch.setattr(narrow_columns, "_MAX_FILE_BYTES", 1)
-    assert state(backlog) == expected
-    assert not narrow_columns._columns.values()
+    for _ in range(2):
+        scanned.clear()
+        assert state(backlog) == expected
+        assert scanned
 
 
-def test_a_column_with_an_index_gets_one_in_memory(
-    backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(narrow_columns, "_USES_BEFORE_INDEX", 2)
+def test_a_column_with_an_index_gets_one_in_memory(backlog: memwal.Table) -> None:
     backlog.base().dataset.create_scalar_index("n", "BTREE", name="n_idx")
     first = state(backlog)
     for column, indexed in (("n", 1), ("text", 0)):
-        forget()
-        for _ in range(5):
+        forget_caches()
+        for _ in range(12):
             expected = sum(n is not None and n >= 3 for n in first.values())
             filter = "n >= 3" if column == "n" else "text = '1=1' or text <> '1=1'"
             found = backlog.scan(filter=filter).to_pylist()

@@ -41,6 +41,11 @@ def lagging(
     return table
 
 
+def kept() -> int:
+    """Return how many columns of base tables this process keeps."""
+    return len(uncovered_rows._kept.values())
+
+
 def write(table: memwal.Table, values: dict[int, int | None], *deleted: int) -> None:
     with table.writer() as writer:
         writer.upsert(rows(values))
@@ -77,12 +82,12 @@ def test_shows_the_same(
 
 
 def test_the_columns_are_kept_from_the_third_filter_on(lagging: memwal.Table) -> None:
-    kept = [shown(lagging, "n = 7", {}) and len(uncovered_rows._kept.values()) for _ in range(4)]
-    assert kept[0] == kept[1] < kept[2] == kept[3]
+    counts = [shown(lagging, "n = 7", {}) and kept() for _ in range(4)]
+    assert counts[0] == counts[1] < counts[2] == counts[3]
     write(lagging, {1_000: 7})
     # A read of the new version forgets those of the version before.
     assert 1_000 in [row["id"] for row in shown(lagging, "n = 7", {})]
-    assert len(uncovered_rows._kept.values()) == kept[0]
+    assert kept() == counts[0]
 
 
 @pytest.mark.few(2)
@@ -91,10 +96,10 @@ def test_few_and_very_many_rows_are_left_to_lance(
     lagging: memwal.Table, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
 ) -> None:
     monkeypatch.setattr(uncovered_rows, *limit)
-    before = len(uncovered_rows._kept.values())
+    before = kept()
     for _ in range(4):
         assert [row["n"] for row in shown(lagging, "n = 57", {})] == [57, 57, 57]
-    assert len(uncovered_rows._kept.values()) == before
+    assert kept() == before
 
 
 def test_a_table_without_an_index_is_scanned(make_table: MakeTable) -> None:

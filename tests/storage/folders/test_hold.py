@@ -182,6 +182,7 @@ def test_other_folders_of_the_table_are_written_as_before(root: Path, held: Any)
 def test_a_held_folder_changes_no_order(
     root: Path, held: Any, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    held = LocalStore(root).hold(FOLDERS)
     is_unnamed = way == "unnamed" and None not in (system.O_TMPFILE, system.open_files())
     monkeypatch.setattr(local, "keeps_unnamed_files", lambda _folder: is_unnamed)
     calls: list[str] = []
@@ -193,7 +194,6 @@ def test_a_held_folder_changes_no_order(
             return real(*arguments, **options)
 
         monkeypatch.setattr(os, name, recording)
-    held._unnamed.clear()
 
     held.create("_mem_wal/r/wal/2", b"new")
 

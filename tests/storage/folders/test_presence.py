@@ -13,6 +13,7 @@ from support.faults.between_calls import away_between
 
 from memwal.errors import ObjectNotFoundError, StoreUnavailableError
 from memwal.format.paths import VERSIONS_DIR
+from memwal.storage.folders.presence import TablePresence
 from memwal.storage.local import LocalStore
 
 READS: dict[str, Callable[[LocalStore], Any]] = {
@@ -115,7 +116,6 @@ def test_a_new_table_in_the_place_of_another_one(root: Path, read: str) -> None:
 
 
 def test_what_appears_between_two_looks_is_found(root: Path) -> None:
-    store = LocalStore(root)
     looks: list[str] = []
 
     def look() -> str | None:
@@ -123,7 +123,7 @@ def test_what_appears_between_two_looks_is_found(root: Path) -> None:
         (root / "new").write_bytes(b"")
         return "found" if len(looks) > 1 else None
 
-    assert store._presence.find(look, str(root / "new")) == "found"
+    assert TablePresence(str(root)).find(look, str(root / "new")) == "found"
 
 
 @pytest.mark.parametrize("read", ["get", "head", "exists"])

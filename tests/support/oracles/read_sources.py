@@ -1,4 +1,4 @@
-"""Sources of a read by a table, or by a writer that sees its own unflushed rows."""
+"""Sources of a read by a table, or by a writer that sees its own unflushed rows; its caches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 import memwal
 from memwal.lsm.memtable.indexes import ClaimedRows
+from memwal.reader.sources.cache import all_caches
 from memwal.reader.sources.generation import ReadSources, open_sources
 from memwal.reader.sources.plan import plan_read
 from memwal.storage.location import TableLocation
@@ -19,6 +20,12 @@ def collect_sources(
 ) -> ReadSources:
     """Plan a read and open its sources; ``options`` are those of ``plan_read``."""
     return open_sources(lambda reuse: plan_read(location, claims, reuse=reuse, **options))
+
+
+def forget_caches() -> None:
+    """Let this process know nothing of what it read before."""
+    for cache in all_caches():
+        cache.clear()
 
 
 def sources_now(reads: memwal.Table | TableWriter) -> ReadSources:

@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -382,9 +382,14 @@ def _deliver(run: Callable[[], object]) -> None:
         run()
 
 
-def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let retries follow one another at once: for tests that fail at each of many requests."""
-    monkeypatch.setattr(tenacity.nap, "time", SimpleNamespace(sleep=lambda seconds: None))
+def skip_waits(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+    """Let retries follow one another at once, also those of ``modules``, which sleep by themselves.
+
+    For tests that fail at each of many requests.
+    """
+    hurried = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
+    for module in (tenacity.nap, *modules):
+        monkeypatch.setattr(module, "time", hurried)
 
 
 class FaultyStores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -11,7 +12,6 @@ import pytest
 from support.data.tables import MakeTable, keys, rows
 
 import memwal
-from memwal.base_table import snapshot
 from memwal.writer.region_writer.context import NewestBase
 
 
@@ -19,13 +19,13 @@ from memwal.writer.region_writer.context import NewestBase
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list of the data sets that are opened from now on."""
     found: list[str] = []
-    connect = snapshot._connect
+    opening = lance.LanceDataset.__init__
 
-    def spied(location: object, uri: str, version: int | None) -> lance.LanceDataset:
+    def spied(dataset: lance.LanceDataset, uri: str, *others: Any, **options: Any) -> None:
         found.append(uri)
-        return connect(location, uri, version)  # type: ignore[arg-type]
+        opening(dataset, uri, *others, **options)
 
-    monkeypatch.setattr(snapshot, "_connect", spied)
+    monkeypatch.setattr(lance.LanceDataset, "__init__", spied)
     return found
 
 
