@@ -26,6 +26,7 @@ _BATCH = 1_000
 # A key of 1 MB at the default size of the benchmarks.
 _KEY_BYTES_PER_ROW = 10
 _BUCKETS = 8
+_FEW_ROWS = 16
 _GROWTH = 16
 
 
@@ -47,6 +48,7 @@ def flushes(folder: Path, rows: int) -> Iterator[Line]:
             shutil.rmtree(copies)
             for name, seconds in taken.items():
                 samples[name] += [seconds] * bool(round_)
+    yield from _small_flushes(folder / "small", rows)
     yield Line(
         name="flush-cpu",
         what=f"flush of {regions} regions of {_ROWS_PER_REGION} rows",
@@ -58,6 +60,50 @@ def flushes(folder: Path, rows: int) -> Iterator[Line]:
         target=Target(4.0),
         note="with key index, Bloom filter, manifest and checks of the files; synced",
     )
+
+
+def _small_flushes(folder: Path, rows: int) -> Iterator[Line]:
+    """A flush of few rows, and of 16 times as many, with B-trees maintained and without."""
+    few = max(min(rows // 100, _FEW_ROWS), 1)
+    for indexes in ((), ("id_idx", "value_idx")):
+        path = folder / f"{len(indexes)}"
+        dataset = lance.write_dataset(tables.narrow_rows(min(rows, 10_000), 0), str(path))
+        for name in indexes:
+            dataset.create_scalar_index(name.removesuffix("_idx"), "BTREE", name=name)
+        table = memwal.enable(
+            str(path),
+            region_spec=memwal.RegionSpec.unsharded(),
+            primary_key="id",
+            maintained_indexes=list(indexes),
+        )
+        found: dict[int, dict[str, Figure]] = {}
+        with tables.open_ours(table) as writer:
+            for count in (few, few * _GROWTH):
+                samples: dict[str, list[float]] = {"ours": [], "lance": []}
+                for number in range(rounds_of(4 * _ROUNDS) + 1):
+                    part = tables.narrow_rows(count, number * count)
+                    writer.upsert(part)
+                    copy = str(folder / f"{len(indexes)}-{count}-{number}")
+                    taken = {
+                        "ours": processor_seconds(writer.flush),
+                        "lance": processor_seconds(
+                            lambda c=copy, p=part: lance.write_dataset(p, c)
+                        ),
+                    }
+                    for name, seconds in taken.items():
+                        samples[name] += [1e3 * seconds] * bool(number)
+                found[count] = {name: Figure.of(times) for name, times in samples.items()}
+        power = exponent(found[few * _GROWTH]["ours"], found[few]["ours"], _GROWTH)
+        yield Line(
+            name="flush-cpu",
+            what=f"flush of {few} rows, {len(indexes) or 'no'} B-trees maintained",
+            ours=found[few]["ours"],
+            other=found[few]["lance"],
+            unit="ms of a processor",
+            against="write_dataset of the same rows",
+            target=Target(3.0),
+            note=f"from these to {few * _GROWTH} rows it grows with the exponent {power:.2f}",
+        )
 
 
 def appends(folder: Path, rows: int) -> Iterator[Line]:

@@ -6,7 +6,7 @@ import functools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from support.stores.s3_emulator import running_emulator
 
 import memwal
 from memwal.format.paths import generation_dir
+from memwal.lsm.indexes import maintained
 
 DIMENSION = 16
 BASE_ROWS = 600
@@ -56,6 +57,14 @@ EACH_KIND_AND_METRIC = pytest.mark.parametrize(
         for m, metric in enumerate(METRICS)
     ],
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def of_few_rows() -> Iterator[None]:
+    """Have generations of few rows carry every index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintained, "_FEW_ROWS", 0)
+        yield
 
 
 def vectors(ids: range, *, points: np.ndarray[Any, Any] = POINTS) -> pa.Table:

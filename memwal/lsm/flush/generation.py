@@ -201,7 +201,7 @@ def write_generation(
         dataset = write_dataset(base, uri, rows)
         if base.primary_key:
             write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
-        version = build_generation_indexes(location, folder, dataset, indexes)
+        version = build_generation_indexes(location, folder, dataset, indexes, rows=rows.rows)
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
             raise rows.error from error

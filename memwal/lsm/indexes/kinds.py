@@ -93,6 +93,9 @@ class IndexKind:
     address_version: int | None = None
     # Whether the distances that it returns are those of the stored vectors.
     exact_distances: bool = False
+    # Whether a filter over few rows costs as little without it, and every reader answers the filter
+    # then by reading the column. Generations of few rows carry none.
+    column_suffices: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -135,13 +138,14 @@ BTREE: Final = IndexKind(
     lance_maintains=True,
     finds_keys=True,
     address_version=1,
+    column_suffices=True,
 )
 
 KINDS: Final = (
     BTREE,
-    IndexKind(lance_name="Bitmap", pylance_name="BITMAP"),
-    IndexKind(lance_name="LabelList", pylance_name="LABEL_LIST"),
-    IndexKind(lance_name="NGram", pylance_name="NGRAM"),
+    IndexKind(lance_name="Bitmap", pylance_name="BITMAP", column_suffices=True),
+    IndexKind(lance_name="LabelList", pylance_name="LABEL_LIST", column_suffices=True),
+    IndexKind(lance_name="NGram", pylance_name="NGRAM", column_suffices=True),
     IndexKind(
         lance_name="ZoneMap",
         pylance_name="ZONEMAP",
@@ -149,6 +153,7 @@ KINDS: Final = (
         read_parameters=partial(
             read_file_parameters, file="zonemap.lance", names={"rows_per_zone": "rows_per_zone"}
         ),
+        column_suffices=True,
     ),
     IndexKind(
         lance_name="BloomFilter",
@@ -162,6 +167,7 @@ KINDS: Final = (
                 "bloomfilter_probability": "probability",
             },
         ),
+        column_suffices=True,
     ),
     IndexKind(
         lance_name="RTree",

@@ -36,6 +36,10 @@ _specs: dict[tuple[str, str], IndexSpec | None] = {}
 _specs_lock = threading.Lock()
 _MAX_CACHED_SPECS = 64
 
+# Rows of a page of a BTREE. In an index of one page a filter reads all values, as in the column;
+# building the index costs a flush more than writing so few rows.
+_FEW_ROWS = 4_096
+
 
 @dataclass(frozen=True, slots=True)
 class MaintainedIndex:
@@ -114,8 +118,12 @@ def build_generation_indexes(
     folder: str,
     dataset: LanceDataset,
     indexes: Iterable[MaintainedIndex],
+    *,
+    rows: int,
 ) -> int:
     """Build the indexes of a generation that was just written, and commit them together.
+
+    Indexes that answer filters are left out if the generation has few ``rows``.
 
     Returns the newest version of its data set, to which nobody else commits.
 
@@ -133,7 +141,7 @@ def build_generation_indexes(
     builds = [
         _build(location, folder, int(dataset.version), index, paths[index.field_id])
         for index in indexes
-        if index.field_id in paths
+        if index.field_id in paths and not (rows <= _FEW_ROWS and index.kind.column_suffices)
     ]
     segments = [segment for segment in builds if segment is not None]
     if not segments:

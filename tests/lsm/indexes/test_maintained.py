@@ -71,15 +71,21 @@ def test_only_an_indexed_write_pays_for_the_indexes(
         assert len(calls) == expected
 
 
-def test_flushed_rows_are_found_by_lance_through_their_own_indexes(table: memwal.Table) -> None:
-    table.upsert(rows(1000, 50))
+@pytest.mark.parametrize("count", [50, 4_096, 4_097])
+def test_flushed_rows_are_found_by_lance_with_their_own_indexes(
+    table: memwal.Table, count: int
+) -> None:
+    table.upsert(rows(1000, count))
     (folder,) = Path(table.uri).glob("_mem_wal/*/*_gen_1")
     generation = lance.dataset(str(folder))
+    # Few rows are filtered as fast without an index.
+    filtered = {"id_idx"} if count > 4_096 else set()
     assert {index.name for index in generation.describe_indices()} == {
-        "id_idx",
         "text_idx",
         "vector_idx",
+        *filtered,
     }
+    assert generation.count_rows("id = 1003") == 1
     query = np.array(rows(1003, 1).to_pylist()[0]["vector"], np.float32)
     found = generation.to_table(
         nearest={"column": "vector", "q": query, "k": 3, "nprobes": 2, "refine_factor": 10}
