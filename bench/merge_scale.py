@@ -113,7 +113,7 @@ def key_seconds(keys: float) -> float:
 def lines(latency: float = 0.02) -> Iterator[str]:
     """Yield the table."""
     yield (
-        "| executors | rewrite | match | of it the keys of the backlog | commits | all "
+        "| executors | rewrite | match | of it the keys of the backlog | commit | all "
         "| times faster than 8 | GET | PUT | $ requests | $ cores |"
     )
     yield f"|{'---|' * 11}"
@@ -121,7 +121,7 @@ def lines(latency: float = 0.02) -> Iterator[str]:
     for executors in EXECUTORS:
         rewriting, matching = rewrite(executors, latency), match(executors, latency)
         fragments = BASE_ROWS / FRAGMENT_ROWS + BACKLOG_ROWS / FRAGMENT_ROWS
-        commits = fragments * DRIVER_SECONDS_PER_FRAGMENT + 20 * latency
+        commits = fragments * DRIVER_SECONDS_PER_FRAGMENT + 10 * latency
         total = rewriting.seconds + matching.seconds + commits
         slowest = slowest or total
         gets, puts = rewriting.gets + matching.gets, rewriting.puts + matching.puts

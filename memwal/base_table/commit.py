@@ -200,13 +200,12 @@ def commit_strictly(
     base: BaseTable,
     operation: LanceOperation.BaseOperation,
     *,
-    message: str | None = None,
     details: IndexDetails | None = None,
 ) -> int:
     """Commit an operation, provided that ``base`` is still the latest version.
 
-    Returns the new version. ``message`` is stored with the record of the commit. With ``details``,
-    the same commit replaces the MemWAL index details, which have to be made from those of ``base``.
+    Returns the new version. With ``details``, the same commit replaces the MemWAL index details,
+    which have to be made from those of ``base``.
 
     Raises
     ------
@@ -239,7 +238,6 @@ def commit_strictly(
             table_id=["table"],
             namespace_client_managed_versioning=True,
             max_retries=0,
-            commit_message=message,
         )
     except (OSError, ValueError, RuntimeError) as error:
         # Lance reports a refusal in several ways, one of them "result unknown"; the outcome that

@@ -1,17 +1,8 @@
-"""Records of commits to the base table: which operation made a version, and for which merge.
-
-A merge that is divided into tasks commits its rows in a Lance ``Update``, and its progress in the
-details of a later version. The message of the ``Update`` names the run and what it merged, so that
-whoever looks back at the versions knows that it wrote rows of generations and no others.
-"""
+"""Records of commits to the base table: the operation that made a version, and its details."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, read_table_manifest
 from memwal.boundary.lance_errors import translate_lance_error
@@ -19,6 +10,8 @@ from memwal.errors import NewerFormatError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import find_mem_wal_index, named_files
 from memwal.format.memwal_index import IndexDetails
 
+APPEND = "Append"
+"""Operation that adds fragments: a merge into a table without a primary key, or a direct write."""
 REWRITE = "Rewrite"
 """Operation of a compaction: other fragments with the same rows."""
 DETAILS_CHANGE = "CreateIndex"
@@ -26,34 +19,13 @@ DETAILS_CHANGE = "CreateIndex"
 RESTORE = "Restore"
 """Operation that brings the rows and the merge progress of an older version back."""
 
-_MESSAGE_PROPERTY = "__lance_commit_message"
-_PREFIX = "memwal merge "
 _MAX_TRACED: Final = 32
 
-MARKED = "Update"
-"""Operation of a merge by Lance, which marks generations as merged."""
 
+def commit_operation(base: BaseTable, version: int) -> str | None:
+    """Return the name of the Lance operation that made a version.
 
-@dataclass(frozen=True, slots=True)
-class AddedRows:
-    """Rows of a divided merge that a commit added."""
-
-    run_id: UUID
-    merged: Mapping[UUID, int]  # the newest generation of each region
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRecord:
-    """Operation that made a version, and the rows of a merge that it added."""
-
-    kind: str  # name of the Lance operation
-    rows: AddedRows | None = None  # of a divided merge
-
-
-def commit_record(base: BaseTable, version: int) -> CommitRecord | None:
-    """Return the record of the commit that made a version.
-
-    None if it is gone, or has an operation that pylance does not know: that commit may have changed
+    None if its record is gone, or pylance does not know the operation: that commit may have changed
     anything.
     """
     try:
@@ -61,17 +33,14 @@ def commit_record(base: BaseTable, version: int) -> CommitRecord | None:
     except TypeError as error:
         # pylance cannot represent the indexes that a rewrite remapped.
         if "RewrittenIndex" in str(error):
-            return CommitRecord(REWRITE)
+            return REWRITE
         raise
     except (OSError, ValueError, RuntimeError) as error:
         translated = translate_lance_error(error, f"reading the commits of {base.location}")
         if isinstance(translated, (ObjectNotFoundError, NewerFormatError)):
             return None
         raise translated from error
-    if transaction is None:
-        return None
-    message = (transaction.transaction_properties or {}).get(_MESSAGE_PROPERTY)
-    return CommitRecord(type(transaction.operation).__name__, _parse(message))
+    return None if transaction is None else type(transaction.operation).__name__
 
 
 def read_details(base: BaseTable, version: int) -> IndexDetails:
@@ -110,21 +79,3 @@ def _row_files(manifest: bytes) -> set[str]:
     """Return the data files and the deletion files of a version."""
     folders = ("data/", "_deletions/")
     return {file.key for file in named_files(manifest) if file.key.startswith(folders)}
-
-
-def merge_message(rows: AddedRows) -> str:
-    """Return the message of the commit that adds these rows."""
-    merged = {str(region_id): rows.merged[region_id] for region_id in sorted(rows.merged)}
-    values = {"run": str(rows.run_id), "merged": merged}
-    return _PREFIX + json.dumps(values, separators=(",", ":"))
-
-
-def _parse(message: str | None) -> AddedRows | None:
-    if message is None or not message.startswith(_PREFIX):
-        return None
-    try:
-        values = json.loads(message.removeprefix(_PREFIX))
-        merged = {UUID(region_id): int(number) for region_id, number in values["merged"].items()}
-        return AddedRows(UUID(values["run"]), merged)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None

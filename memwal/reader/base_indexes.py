@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.base_table.commit_records import REWRITE, commit_record
+from memwal.base_table.commit_records import REWRITE, commit_operation
 from memwal.base_table.snapshot import BaseTable, data_files, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
@@ -46,8 +46,7 @@ class _FragmentChanges:
     version: int  # Of the predecessor, as is its cache key.
     key: VersionTag
     written: frozenset[int]  # Fragments that were added or got other files.
-    # Whether merge progress advanced, and went back for no region; or a divided merge wrote it.
-    is_merge: bool
+    is_merge: bool  # Merge progress advanced, and went back for no region.
     # Fragments whose rows were only moved to the written ones; None if rows were not only
     # moved.
     sources: frozenset[int] | None
@@ -94,11 +93,8 @@ def _compare(earlier: BaseTable, later: BaseTable) -> _FragmentChanges:
     old, new = earlier.details.merged, later.details.merged
     is_merge = old != new and all(new.get(region, 0) >= number for region, number in old.items())
     sources = None
-    if written and not is_merge:
-        record = commit_record(later, later.version)
-        is_merge = record is not None and record.rows is not None
-        if record is not None and record.kind == REWRITE:
-            sources = frozenset(before.keys() - after.keys())
+    if written and not is_merge and commit_operation(later, later.version) == REWRITE:
+        sources = frozenset(before.keys() - after.keys())
     return _FragmentChanges(earlier.version, version_key(earlier), written, is_merge, sources)
 
 

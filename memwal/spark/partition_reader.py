@@ -24,7 +24,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.unusable import unusable_indexes
@@ -68,8 +67,6 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
     latest = open_base(snapshot.location).version
     planned_fragments = later_fragments = previous_fragments = _fragments(base)
     later = previous = base
-    # What divided merges of the versions in between merged, and did not record yet.
-    unrecorded: list[Mapping[UUID, int]] = []
     for version in range(base.version + 1, latest + 1):
         following = open_base(snapshot.location, version=version)
         fragments = _fragments(following)
@@ -80,15 +77,8 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
             # Something newer is merged, or keys belong to other regions.
             break
         if not (is_merge or fragments.keys() <= previous_fragments.keys()):
-            # A divided merge adds its rows before it records its progress.
-            record = commit_record(following, version)
-            if (
-                record is None
-                or record.rows is None
-                or not _is_within(record.rows.merged, limits, plan.regions)
-            ):
-                break
-            unrecorded.append(record.rows.merged)
+            # Rows that no merge added.
+            break
         if any(
             # Other files in a fragment of the same number.
             fragments[n][0] != files
@@ -96,9 +86,8 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
             if n in fragments
         ):
             break
-        unrecorded = [m for m in unrecorded if not _is_within(m, following.details.merged, None)]
         # A merge deletes in a commit of its own, which may belong to a merge that shows too much.
-        if (is_merge or fragments == previous_fragments) and not unrecorded:
+        if is_merge or fragments == previous_fragments:
             later, later_fragments = following, fragments
         previous, previous_fragments = following, fragments
     if later is base:

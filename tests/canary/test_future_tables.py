@@ -14,7 +14,7 @@ from support.data.future import OVERLAYS, add_overlay, add_version, set_unknown_
 from support.data.tables import REGION, folder, log, manifest, rows, state
 
 import memwal
-from memwal.base_table.commit_records import commit_record
+from memwal.base_table.commit_records import commit_operation
 from memwal.errors import NewerFormatError
 from memwal.format._proto import lance_manifest_pb2
 from memwal.format.paths import REGION_MARKS_DIR, generation_dir, wal_key
@@ -189,11 +189,11 @@ def test_a_column_of_such_a_name_that_was_dropped_is_the_tables_own(tmp_path: Pa
 
 def test_an_unknown_operation_may_have_changed_anything(filled: memwal.Table) -> None:
     before = filled.base()
-    assert commit_record(before, before.version) is not None
+    assert commit_operation(before, before.version) is not None
     operation_of_field_200 = b"\x08\x01\xc2\x0c\x02\x08\x01"
     add_version(folder(filled), commit_record=operation_of_field_200)
 
-    assert commit_record(filled.base(), before.version + 1) is None
+    assert commit_operation(filled.base(), before.version + 1) is None
     filled.merge()
     assert state(filled) == {1: 1, 2: 3}
 

@@ -1,7 +1,7 @@
 """Small merges: rows of some regions and their progress in one commit (spec: MemTable Merger).
 
 Lance's ``merge_insert`` finds, replaces and adds the rows: for 1,000 rows it takes less than half
-of the processor time of a divided merge, which makes two commits and whose tasks exchange files.
+of the processor time of a divided merge, whose tasks exchange files.
 
 The commit that carries the rows also records the progress. What a process that pauses, dies or
 repeats does at each step:
@@ -20,10 +20,6 @@ read, and is refused when any other commit touched the same rows since, or moved
 regions: the base table may have rows by then that came back after the delete. Its marked commit is
 refused when the progress is not below its marks, when another merger moved the progress of its
 regions, and when another writer added rows that may have the same keys.
-
-A divided merge (:mod:`memwal.jobs.merge.divided`) commits its rows before its progress. Rows of our
-regions that it committed after our delete pass may be those that the pass was to delete: we start
-again. In return, it does not record its progress after a delete pass of ours.
 
 If every attempt meets other commits, the driver merges the same generations by a divided merge.
 For it, this merge is one that died: before or after a delete pass, with or without rows in the
@@ -46,7 +42,6 @@ import pyarrow as pa
 from lance.mem_wal import CompactedSsTable
 
 from memwal.base_table.commit import commit_durably
-from memwal.base_table.commit_records import commit_record
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
@@ -182,10 +177,8 @@ class _MergeCommit:
             self.screened = source
         if source.deletes.num_rows:
             self.metrics += _delete(base, source)
-            before, base = base, open_base(self.location)
-            if not (_is_pending(base, source.selections) and _fits(source, base)) or (
-                _may_have_rows_since(before, base, source.selections)
-            ):
+            base = open_base(self.location)
+            if not (_is_pending(base, source.selections) and _fits(source, base)):
                 raise LostRaceError("the base table changed after the delete pass")
             self._check_lease()
         self.metrics += _upsert(base, source)
@@ -285,18 +278,6 @@ def _is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
 def _fits(source: MergeSource, base: BaseTable) -> bool:
     """Return whether the rows of a source have the columns of a version."""
     return bool(source.upserts.schema.equals(base.schema))
-
-
-def _may_have_rows_since(
-    before: BaseTable, base: BaseTable, selections: Sequence[RegionSelection]
-) -> bool:
-    """Return whether a divided merge may have committed rows of the regions after ``before``."""
-    regions = {selection.region_id for selection in selections}
-    for version in range(before.version + 1, base.version + 1):
-        record = commit_record(base, version)
-        if record is None or (record.rows is not None and regions & record.rows.merged.keys()):
-            return True
-    return False
 
 
 def _delete(base: BaseTable, source: MergeSource) -> Counter[str]:

@@ -8,15 +8,12 @@ With a quality gate, tasks decide first which rows enter: :mod:`memwal.jobs.merg
 2. *Match*, by fragments of the base table: rows with these keys get a deletion file that no version
    names yet. In a table with stable row ids, the rows are written after this only, with the ids of
    the rows that they replace: :mod:`memwal.jobs.merge.kept_ids`.
-3. *Commit*: one Lance ``Update`` with the new fragments and the deletions, by compare-and-swap on
-   the version that was matched. If another commit was first, only fragments that are new or changed
-   since are matched again; the rewritten rows stay.
-4. The progress is recorded: :mod:`memwal.jobs.merge.progress`.
+3. *Commit*: one Lance ``Update`` with the new fragments, the deletions and the merge progress, by
+   compare-and-swap on the version that was matched. If another commit was first, only fragments
+   that are new or changed since are matched again; the rewritten rows stay.
 
-In a table without a primary key, every row is added, and to add one twice would double it. There is
-nothing to match, and the commit that appends the fragments also records the progress: a process
-that dies or pauses before it has merged nothing, and one that repeats it finds the progress
-recorded, and commits nothing.
+In a table without a primary key, every row is added: there is nothing to match, and the commit is
+an ``Append``.
 
 What a process that pauses, dies or repeats does at each step:
 
@@ -29,8 +26,10 @@ What a process that pauses, dies or repeats does at each step:
   rewritten is dropped, and the rest is planned anew: rows of a generation must not be committed
   over those of a later one;
 * a schema that changed meanwhile: the same, since rows were written with the earlier columns;
-* between the two commits: see :mod:`memwal.jobs.merge.progress`;
-* after the second: the region marks (:mod:`memwal.base_table.region_marks`) are behind the
+* commit: rows and progress appear together, or neither does. A process that dies or pauses before
+  it has merged nothing. If the store does not say whether it happened, the next merge finds the
+  progress recorded and commits nothing, or merges the generations;
+* after the commit: the region marks (:mod:`memwal.base_table.region_marks`) are behind the
   progress, and the next plan writes them.
 """
 
@@ -40,7 +39,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -50,10 +48,9 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata
 
 from memwal.base_table.commit import commit_strictly
-from memwal.base_table.commit_records import AddedRows, merge_message
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
-from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
 from memwal.jobs.merge.kept_ids import KeptIds
@@ -67,14 +64,13 @@ from memwal.jobs.merge.match import (
     run_match_task,
 )
 from memwal.jobs.merge.picker import Part, RegionSelection, divide, still_pending
-from memwal.jobs.merge.progress import record_progress
 from memwal.jobs.merge.rewrite import (
     RewriteTask,
     Rewritten,
     run_rewrite_task,
     run_rows_task,
 )
-from memwal.jobs.merge.run_files import Intent, KeyFile, run_dir, write_intent
+from memwal.jobs.merge.run_files import KeyFile, run_dir
 from memwal.jobs.merge.screening import Gate
 from memwal.jobs.metrics import job_metrics
 from memwal.jobs.options import MergeOptions
@@ -83,7 +79,7 @@ from memwal.quality.report import QualityReport
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
 from memwal.util.memory import MemoryLimit
-from memwal.util.retry import LostRaceError, LostWriteError, conflict_delay, retry_lost_races
+from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +104,7 @@ def merge_divided(
     options: MergeOptions,
     meter: Meter = NO_METER,
 ) -> MergeOutcome:
-    """Merge the pending generations of ``selections`` in one commit, and its progress in another.
+    """Merge the pending generations of ``selections`` in one commit, with the progress.
 
     Each task takes about ``commit_bytes`` of memory; if there are cores for them, ``max_tasks`` run
     at once. Raises MergeContentionError if every attempt met other commits. Nothing was merged
@@ -144,7 +140,6 @@ class _DividedMerge:
     meter: Meter
     gate: Gate | None = field(init=False)
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
-    is_unrecorded: bool = False  # whether rows may be committed whose progress is not
 
     def __post_init__(self) -> None:
         self.gate = Gate.of(self.options.quality, self.location)
@@ -176,8 +171,7 @@ class _DividedMerge:
                 return MergeOutcome(skipped=tuple(self.skipped.values()), quality=self._reports(()))
             return self._commit(_Attempt(run_id, base, parts))
         finally:
-            if not self.is_unrecorded:
-                self._delete_run(run_id)
+            self._delete_run(run_id)
 
     def _rewrite(self, base: BaseTable, run_id: UUID) -> list[Rewritten]:
         """Rewrite pending generations. All tasks of a region read up to the same generation."""
@@ -236,10 +230,7 @@ class _DividedMerge:
                 self.skipped[region_id] = region
 
     def _commit(self, run: _Attempt) -> MergeOutcome:
-        """Match and commit until no other commit comes first, then record the progress."""
-        is_append = not run.base.primary_key
-        if not is_append:
-            write_intent(self.location.store, run.run_id, Intent(run.base.version, run.merged))
+        """Match and commit until no other commit comes first."""
         latest = run.base
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
             try:
@@ -256,7 +247,7 @@ class _DividedMerge:
             if self.options.guard is not None:
                 self.options.guard()
             try:
-                version = self._try_commit(latest, run)
+                self._try_commit(latest, run)
                 break
             except LostRaceError as error:
                 job_metrics().conflict(self.location.uri)
@@ -267,21 +258,15 @@ class _DividedMerge:
                 latest = self._latest(run)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
-        recorded: Mapping[UUID, int] = run.merged
-        if not is_append:
-            recorded = record_progress(self.location, version, run.merged).details.merged
-        self.is_unrecorded = False
         raise_marks(
             self.location.store,
             {region.region_id: region.mark for region in run.selections},
-            {region_id: recorded.get(region_id, 0) for region_id in run.merged},
+            run.merged,
         )
-        if still_pending(run.selections, recorded):
-            raise LostRaceError("another merger merged the same regions before the progress")
         if self.gate is not None:
             self.gate.settle(run.selections)
         return MergeOutcome(
-            commits=1 if is_append else 2,
+            commits=1,
             metrics=Counter(
                 generations=sum(len(region.generations) for region in run.selections),
                 rows_upserted=run.rows_upserted,
@@ -294,40 +279,24 @@ class _DividedMerge:
             quality=self._reports(run.selections),
         )
 
-    def _try_commit(self, latest: BaseTable, run: _Attempt) -> int:
-        """Commit the rows on the version that was matched; LostRaceError if it is not the latest.
-
-        Until it is certain that nothing was committed, the next merge needs the files of the run.
-        In a table without a primary key, the commit has the progress too.
-        """
-        message = merge_message(AddedRows(run.run_id, run.merged))
-        operation: LanceOperation.BaseOperation
-        if not latest.primary_key:
-            details = replace(latest.details, merged={**latest.details.merged, **run.merged})
-            operation = LanceOperation.Append(run.fragments)
-            with self._committing(latest, run):
-                return commit_strictly(latest, operation, message=message, details=details)
+    def _try_commit(self, latest: BaseTable, run: _Attempt) -> None:
+        """Commit on the version that was matched; LostRaceError if it is not the latest."""
         matches = run.matches.matches()
-        operation = LanceOperation.Update(
-            removed_fragment_ids=[match.fragment for match in matches if match.changed is None],
-            updated_fragments=[match.changed for match in matches if match.changed is not None],
-            new_fragments=run.fragments,
-            fields_modified=[],
-        )
-        self.is_unrecorded = True
-        try:
-            with self._committing(latest, run):
-                return commit_strictly(latest, operation, message=message)
-        except (LostWriteError, LostRaceError, CorruptDataError):
-            self.is_unrecorded = False
-            raise
-
-    def _committing(self, latest: BaseTable, run: _Attempt) -> AbstractContextManager[object]:
-        return span(
+        operation: LanceOperation.BaseOperation = LanceOperation.Append(run.fragments)
+        if latest.primary_key:
+            operation = LanceOperation.Update(
+                removed_fragment_ids=[match.fragment for match in matches if match.changed is None],
+                updated_fragments=[match.changed for match in matches if match.changed is not None],
+                new_fragments=run.fragments,
+                fields_modified=[],
+            )
+        details = replace(latest.details, merged={**latest.details.merged, **run.merged})
+        with span(
             "memwal.merge.commit",
             self.location,
             attributes={ROWS: run.rows_upserted, VERSION: latest.version},
-        )
+        ):
+            commit_strictly(latest, operation, details=details)
 
     def _latest(self, run: _Attempt) -> BaseTable:
         """Return the latest version, if the rewritten parts may still be committed."""

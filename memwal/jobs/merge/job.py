@@ -42,7 +42,6 @@ from memwal.jobs.merge.picker import (
     pending_candidates,
     split_commit,
 )
-from memwal.jobs.merge.progress import finish_runs
 from memwal.jobs.options import MergeOptions
 from memwal.jobs.progress import NO_METER, Meter, Unit, reporting
 from memwal.jobs.shared_keys import held_regions
@@ -82,7 +81,6 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         the end; what the quality rules found.
     """
     started = time.monotonic()
-    finish_runs(location)
     plan = plan_merge(location, options)
     total = sum(selection.bytes for selection in plan.selections)
     with reporting(options.progress) as report:

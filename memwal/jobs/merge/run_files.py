@@ -1,4 +1,4 @@
-"""Files of one run of a divided merge: keys of its tasks, decisions of the quality gate, intent.
+"""Files of one run of a divided merge: keys of its tasks, and decisions of the quality gate.
 
 A run has a folder of its own, ``_memwal/merges/{run id}``. It is deleted when the run ends; a run
 that dies leaves it, and the garbage collection deletes it by age.
@@ -6,15 +6,13 @@ that dies leaves it, and the garbage collection deletes it by age.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.errors import CorruptDataError
 from memwal.format.paths import TOMBSTONE
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
@@ -22,7 +20,6 @@ from memwal.storage.object_store import ObjectStore
 from memwal.util.arrays import Mask
 
 MERGES_DIR = "_memwal/merges"
-_INTENT = "commit.json"
 # Of a stream of Arrow.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -35,14 +32,6 @@ class KeyFile:
     number: int  # of the task
     rows: int
     bytes: int  # in memory
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """Regions of the commit of a run, stored before its first attempt."""
-
-    version: int  # a version before the commit
-    merged: Mapping[UUID, int]  # the newest generation of each region
 
 
 def run_dir(run_id: UUID) -> str:
@@ -106,25 +95,3 @@ def read_stored(store: ObjectStore, path: str) -> pa.Table:
             return reader.read_all().combine_chunks()
     except pa.ArrowInvalid as error:
         raise CorruptDataError(f"{path} was not written whole: {error}") from error
-
-
-def write_intent(store: ObjectStore, run_id: UUID, intent: Intent) -> None:
-    """Store the intent of a run before its commit."""
-    merged = {str(region_id): generation for region_id, generation in intent.merged.items()}
-    data = json.dumps({"version": intent.version, "merged": merged}).encode()
-    store.put(f"{run_dir(run_id)}/{_INTENT}", data)
-
-
-def read_intents(store: ObjectStore) -> dict[UUID, Intent]:
-    """Return the intents of runs that have not ended. Costs a listing without any."""
-    intents = {}
-    for name in store.list_folders(MERGES_DIR):
-        try:
-            run_id = UUID(name)
-            values = json.loads(bytes(store.get(f"{run_dir(run_id)}/{_INTENT}")))
-            merged = {UUID(region_id): int(last) for region_id, last in values["merged"].items()}
-            intents[run_id] = Intent(int(values["version"]), merged)
-        except (ObjectNotFoundError, ValueError, KeyError, AttributeError):
-            # Not a run, or one that has not come so far, or one that died while it wrote this.
-            continue
-    return intents

@@ -21,10 +21,11 @@ import pyarrow.types as pt
 
 from memwal.base_table.blobs import blob_names, with_values
 from memwal.base_table.commit_records import (
+    APPEND,
     DETAILS_CHANGE,
     RESTORE,
     REWRITE,
-    commit_record,
+    commit_operation,
     read_details,
 )
 from memwal.base_table.region_marks import UNMARKED, read_marks
@@ -118,52 +119,30 @@ _KEEPS_ROWS: Final = frozenset({DETAILS_CHANGE, REWRITE, "UpdateConfig"})
 _MAX_VERSIONS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class CommitsSince:
-    """Commits since a generation was merged."""
+def are_merges_since(base: BaseTable, region_id: UUID, generation: int) -> bool:
+    """Return whether each commit since a generation was merged is a merge, or changes no row.
 
-    # Whether each is a merge, or changes no row. False too if the stored history does not reach
-    # back to the commit with the rows of the generation.
-    are_merges: bool
-    # The newest generation whose rows a divided merge added without recording its progress; 0 if
-    # there is none. The base table has newer rows than those of merged generations then.
-    unrecorded: int = 0
-
-
-def commits_since(base: BaseTable, region_id: UUID, generation: int) -> CommitsSince:
-    """Look at the commits since a generation was merged.
-
-    A delete pass of a merge looks like a direct delete, and counts as one.
+    False too if the stored history does not reach back to the merge. A delete pass of a merge looks
+    like a direct delete, and counts as one.
     """
     after = base.details
-    progress = after.merged.get(region_id, 0)
-    recorded = False
-    unrecorded = 0
     for version in range(base.version, max(0, base.version - _MAX_VERSIONS), -1):
         try:
             before = read_details(base, version - 1)
-            record = commit_record(base, version)
+            operation = commit_operation(base, version)
         except (MemWalError, OSError, ValueError, RuntimeError):
             # The version was cleaned up, or has an operation that pylance cannot show.
-            break
-        if record is None:
-            break
-        added = record.rows.merged.get(region_id, 0) if record.rows is not None else 0
-        if added > progress:
-            unrecorded = max(unrecorded, added)
+            return False
+        if operation is None:
+            return False
         if before.merged.get(region_id, 0) < generation <= after.merged.get(region_id, 0):
-            # A divided merge added the rows before it recorded its progress in the details.
-            recorded = record.kind == DETAILS_CHANGE
-            if not recorded:
-                return CommitsSince(True, unrecorded)
-        elif recorded and added:
-            return CommitsSince(True, unrecorded)
-        changes = before.merged != after.merged and record.kind != RESTORE
-        is_merge = changes or record.rows is not None
-        if not is_merge and record.kind not in _KEEPS_ROWS:
-            break
+            # Not a merge: a change of the details alone.
+            return operation != DETAILS_CHANGE
+        is_merge = before.merged != after.merged and operation != RESTORE
+        if not is_merge and operation not in _KEEPS_ROWS:
+            return False
         after = before
-    return CommitsSince(False, unrecorded)
+    return False
 
 
 _GROUP_ROWS: Final = 2_000_000
@@ -186,7 +165,6 @@ class _NewestMerged:
     """Newest merged row of each key, and the row of that key in the base table."""
 
     stored: tuple[_OpenGeneration, ...]  # merged generations, to which ``source`` refers
-    pending: tuple[_OpenGeneration, ...]
     keys: pa.Array  # encoded keys; the arrays below have one element for each
     source: Numbers  # index of the generation with the newest row, in ``stored``; ascending
     addresses: npt.NDArray[np.uint64]  # address of that row in the generation
@@ -206,8 +184,7 @@ def check_merged_rows(
 
     Not compared are: regions of an earlier spec, or of a place that other regions have or had,
     whose keys may have newer rows in those, which may be collected by now; keys that a generation
-    deletes which is not merged yet, since the delete pass of a merge comes before its commit; keys
-    of pending generations whose rows a divided merge added without recording its progress;
+    deletes which is not merged yet, since the delete pass of a merge comes before its commit;
     generations before the ``first`` of their region's mark, which a person gave up after the base
     table went back; and rows that are in the table's quarantine. ``sampled`` has the generations to
     compare, by region;
@@ -255,26 +232,26 @@ def check_added_rows(
     oldest = {region_id: min(listed) for region_id, listed in stored.items() if listed}
     rows = Quarantine.of(base.location).read(state=None)
     folders = Counter(rows.column(FOLDER).to_pylist())
-    progress = base.details.merged
+    after = base
     for version in range(base.version, max(1, base.version - _MAX_VERSIONS), -1):
+        progress = after.details.merged
         if all(progress.get(region_id, 0) < first for region_id, first in oldest.items()):
             return
         try:
             before = open_base(base.location, version=version - 1)
-            record = commit_record(base, version)
+            operation = commit_operation(base, version)
         except (MemWalError, OSError, ValueError, RuntimeError):
             # The version was cleaned up, or has an operation that pylance cannot show.
             return
-        if record is not None and record.rows is not None:
-            merged = [
-                stored.get(region_id, {}).get(number)
-                for region_id, last in record.rows.merged.items()
-                for number in range(before.details.merged.get(region_id, 0) + 1, last + 1)
-            ]
+        merged = [
+            stored.get(region_id, {}).get(number)
+            for region_id, last in progress.items()
+            for number in range(before.details.merged.get(region_id, 0) + 1, last + 1)
+        ]
+        if merged and operation == APPEND:
             expected = sum(
                 (flushed.rows or 0) - folders[flushed.path] for flushed in merged if flushed
             )
-            after = open_base(base.location, version=version)
             added = _rows_of(after) - _rows_of(before)
             if all(f is not None and f.rows is not None for f in merged) and added != expected:
                 yield Finding(
@@ -282,7 +259,7 @@ def check_added_rows(
                     f"version {version}",
                     f"its merge added {added} rows; its generations have {expected}",
                 )
-        progress = before.details.merged
+        after = before
 
 
 def _rows_of(base: BaseTable) -> int:
@@ -368,7 +345,6 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[list[_OpenGeneration]
         base_row, fragment, row_count = _locate_in_base(base, keys)
     return _NewestMerged(
         stored=stored,
-        pending=pending,
         keys=keys,
         source=newest.source[compared],
         addresses=newest.addresses[compared],
@@ -430,29 +406,15 @@ def _check_generation(
     if not any(len(rows) for _, rows, _ in problems):
         return
     region_id, generation = stored.source.region_id, stored.source.generation
-    since = commits_since(base, region_id, generation)
-    newer = _keys_of_pending(newest, region_id, since.unrecorded, base.primary_key)
+    are_merges = are_merges_since(base, region_id, generation)
     for code, rows, what in problems:
-        count = int(np.count_nonzero(~newer[rows]))
-        if count:
+        if len(rows):
             yield Finding(
-                code if since.are_merges else "merged-row-changed",
-                stored.folder if since.are_merges else f"{stored.folder} ({code})",
-                f"{count} of {len(own)} rows {what}",
+                code if are_merges else "merged-row-changed",
+                stored.folder if are_merges else f"{stored.folder} ({code})",
+                f"{len(rows)} of {len(own)} rows {what}",
                 region=region_id,
             )
-
-
-def _keys_of_pending(
-    newest: _NewestMerged, region_id: UUID, last: int, primary_key: tuple[str, ...]
-) -> Mask:
-    """Mark the keys that pending generations of a region have, up to the one numbered ``last``."""
-    mask = np.zeros(len(newest.keys), np.bool_)
-    for generation in newest.pending:
-        if generation.source.region_id == region_id and generation.source.generation <= last:
-            keys = read_keys(generation.source, primary_key).keys
-            mask |= pc.is_in(newest.keys, value_set=keys).to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _find_differing(

@@ -35,7 +35,6 @@ from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
 
 import memwal
-from memwal.base_table.snapshot import table_manifest_key
 from memwal.errors import MemWalError, OutcomeUnknownError
 from memwal.jobs.gc.job import collect_garbage
 from memwal.jobs.job import Guard, JobResult
@@ -44,9 +43,9 @@ from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
 from memwal.jobs.merge.picker import Candidate, Part, RegionSelection, Share, divide
-from memwal.jobs.merge.run_files import MERGES_DIR, read_intents
+from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.jobs.options import GcOptions, MergeOptions
-from memwal.jobs.verify.merged_rows import commits_since
+from memwal.jobs.verify.merged_rows import are_merges_since
 from memwal.reader.base_indexes import merged_fragments
 from memwal.reader.base_rows import scan_keys
 from memwal.region.router import bucket_region_id
@@ -180,7 +179,7 @@ class TestRows:
 
         check_merged(table, EXPECTED)
         assert base_state(other) == base_state(table)
-        assert result.commits == 2
+        assert result.commits == 1
         assert (result.tasks > 2) is (commit_bytes < 1 << 30)
         assert result.metrics["generations"] == 6
         assert result.metrics["rows_upserted"] == 61
@@ -308,7 +307,7 @@ class TestStableRowIds:
             written = len(list(files.iterdir()))
             act(table.uri)
             written_by_others = len(list(files.iterdir())) - written
-        assert running.result().commits == 2
+        assert running.result().commits == 1
 
         appended = self.ids(table)
         again = len(list(files.iterdir())) - written - written_by_others
@@ -462,25 +461,24 @@ def run_here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 class TestDeath:
-    def test_before_the_progress_is_made_good_by_the_next_run(
-        self, faults: FaultyStores, table: memwal.Table
+    @pytest.mark.parametrize("landed", [True, False])
+    def test_at_the_commit_leaves_rows_and_progress_or_neither(
+        self, faults: FaultyStores, table: memwal.Table, landed: bool
     ) -> None:
-        """Its rows are not written again, and a smaller merge takes nothing back."""
         fill(table)
-        die_at_commit(faults.of(table.location), after=True)
+        die_at_commit(faults.of(table.location), after=landed)
         with pytest.raises((Killed, MemWalError)):
             divided(table, run=run_here)
         faults.of(table.location).clear()
-        assert base_state(table) == EXPECTED
-        assert table.status().backlog_generations == 6
+        assert (base_state(table) == EXPECTED) is landed
+        assert table.status().backlog_generations == (0 if landed else 6)
+        assert state(table) == EXPECTED
         assert table.verify(deep=True).clean
-        assert read_intents(table.location.store)
 
-        result = table.merge(run_bytes=1)
+        result = table.merge()
 
-        assert result.metrics["generations"] == 0
+        assert result.metrics["generations"] == (0 if landed else 6)
         check_merged(table, EXPECTED)
-        assert not read_intents(table.location.store)
 
     @pytest.mark.parametrize("landed", [True, False])
     def test_a_commit_with_an_unknown_outcome_is_finished_or_repeated(
@@ -493,7 +491,6 @@ class TestDeath:
         with pytest.raises(MemWalError):
             divided(table, run=run_here)
         store.clear()
-        assert read_intents(table.location.store)
         assert state(table) == EXPECTED
 
         result = divided(table)
@@ -502,7 +499,7 @@ class TestDeath:
         check_merged(table, EXPECTED)
 
     @pytest.mark.parametrize("undone", [True, False])
-    def test_before_the_progress_of_a_table_that_was_restored(
+    def test_before_the_marks_of_a_table_that_was_restored(
         self, faults: FaultyStores, table: memwal.Table, undone: bool
     ) -> None:
         fill(table)
@@ -555,15 +552,14 @@ class TestTwoMergers:
 
     @pytest.mark.few(4)
     @pytest.mark.parametrize("how", ["divided", "undivided", "by Lance"])
-    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize("place", ["rewriting", "matched"])
     def test_one_sleeps_while_the_other_merges_less(
         self, faults: FaultyStores, table: memwal.Table, place: str, how: str
     ) -> None:
-        """The base table has older rows again then: the sleeper must not record its progress."""
+        """The base table has older rows then: the sleeper must not commit what it rewrote."""
         fill(table)
         (task,) = undivided_tasks(table)
         with standing_at(place, faults, table) as running:
-            # As a merger does that read the table before the sleeper's commit.
             first = tuple(replace(r, generations=r.generations[:1]) for r in task.regions)
             if how == "divided":
                 _merge_first_divided(table)
@@ -577,31 +573,7 @@ class TestTwoMergers:
         divided(table)
         check_merged(table, EXPECTED)
 
-    @pytest.mark.parametrize("cleaned_up", [False, True])
-    def test_one_sleeps_before_its_progress_while_the_other_dies_before_its_own(
-        self, faults: FaultyStores, table: memwal.Table, cleaned_up: bool
-    ) -> None:
-        """It has committed the rows of fewer generations: its record tells, or that it is gone."""
-        fill(table)
-        (task,) = undivided_tasks(table)
-        first = [replace(region, generations=region.generations[:1]) for region in task.regions]
-        with standing_at("committed", faults, table) as running:
-            store = faults.of(table.location)
-            die_at_commit(store, after=True)
-            with pytest.raises((Killed, MemWalError)):
-                merge_divided(table.location, first, MergeOptions(commit_bytes=500))
-            store.clear()
-            if cleaned_up:
-                version = table.base().version
-                lance.write_dataset(rows({}), table.uri, mode="append")
-                store.delete(table_manifest_key(table.location, version))
-        running.exception()
-
-        assert state(table) == EXPECTED
-        divided(table)
-        check_merged(table, EXPECTED)
-
-    def test_one_sleeps_before_its_progress_while_the_other_dies_after_its_deletes(
+    def test_one_sleeps_before_its_commit_while_the_other_dies_after_its_deletes(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
         """It deleted what a later generation wrote, which is pending for it."""
@@ -615,7 +587,7 @@ class TestTwoMergers:
 
         calls: list[int] = []
         with (
-            standing_at("committed", faults, table) as running,
+            standing_at("matched", faults, table) as running,
             pytest.raises((Killed, MemWalError)),
         ):
             run_merge_task(task, guard=die_at_the_second_call)
@@ -625,7 +597,7 @@ class TestTwoMergers:
         divided(table)
         check_merged(table, EXPECTED)
 
-    def test_one_records_its_progress_while_the_other_sleeps_before_its_deletes(
+    def test_one_commits_while_the_other_sleeps_before_its_deletes(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
         fill(table)
@@ -633,11 +605,9 @@ class TestTwoMergers:
         before_deletes = Pause()
         guard = at("matched", faults.of(table.location), before_deletes.stand)
         with ThreadPoolExecutor(1) as pool:
-            with standing_at("committed", faults, table) as running:
-                other = pool.submit(run_merge_task, task, guard=guard)
-                assert before_deletes.wait_until_reached(other)
-            assert running.result().commits == 2
-            assert state(table) == EXPECTED
+            other = pool.submit(run_merge_task, task, guard=guard)
+            assert before_deletes.wait_until_reached(other)
+            assert divided(table).commits == 1
             before_deletes.release()
             assert other.result().metrics["generations"] == 0
 
@@ -729,24 +699,6 @@ DIRECT_WRITES: dict[str, tuple[Callable[[str], object], Rows]] = {
 
 
 class TestDirectWrites:
-    @pytest.mark.few(1)
-    @pytest.mark.parametrize("how", ["update", "delete"])
-    def test_of_rows_that_are_not_recorded_yet_have_no_effect(
-        self, faults: FaultyStores, table: memwal.Table, how: str
-    ) -> None:
-        """They are pending for whoever reads, and are merged again."""
-        fill(table)
-        with standing_at("committed", faults, table) as running:
-            dataset = lance.dataset(table.uri)
-            if how == "update":
-                dataset.update({"n": "50", "text": "'70=50'"}, "id = 70")
-            else:
-                dataset.delete("id = 70")
-            assert state(table) == EXPECTED
-        assert running.result().commits == 2
-
-        check_merged(table, EXPECTED)
-
     def test_of_other_columns_start_it_over(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
@@ -821,7 +773,7 @@ class TestPartsOfTheKeys:
         act, changed = DIRECT_WRITES[write]
         with self.standing(faults, table) as running:
             act(table.uri)
-        assert running.result().commits == 2
+        assert running.result().commits == 1
 
         expected = {**EXPECTED, **changed}
         check_merged(table, {key: n for key, n in expected.items() if n is not None})
@@ -845,21 +797,11 @@ class TestWhoeverLooksBack:
         divided(table)
         base = table.base()
 
-        assert commits_since(base, REGIONS[0], 2).are_merges
+        assert are_merges_since(base, REGIONS[0], 2)
         new = base.dataset.fragment_ids()
         assert merged_fragments(base, new) == frozenset(new)
         lance.dataset(table.uri).delete("id = 1")
-        assert not commits_since(table.base(), REGIONS[0], 2).are_merges
-
-    def test_sees_a_direct_append_before_the_progress(
-        self, faults: FaultyStores, table: memwal.Table
-    ) -> None:
-        fill(table)
-        with standing_at("committed", faults, table):
-            lance.write_dataset(rows({777: 7}), table.uri, mode="append")
-
-        assert not commits_since(table.base(), REGIONS[0], 2).are_merges
-        check_merged(table, {**EXPECTED, 777: 7})
+        assert not are_merges_since(table.base(), REGIONS[0], 2)
 
 
 class TestLeftovers:

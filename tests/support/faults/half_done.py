@@ -18,14 +18,14 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
 
     Parameters
     ----------
-    step : {"_upsert", "_delete", "record_progress"}
+    step : {"_upsert", "_delete", "raise_marks"}
         What it is about to do when it dies. The first two are of a merge of one generation a
         commit; what there is to delete is done first. The last one is of a divided merge, whose
         rows are committed.
     done : int
         How often it does so before.
     """
-    divided = step == "record_progress"
+    divided = step == "raise_marks"
     module = dividing if divided else committing
     options = (
         {"divide_bytes": 0, "commit_bytes": 2_000, "max_tasks": 2}

@@ -21,7 +21,6 @@ from support.data.tables import base_state, folder, keys, listing, region_folder
 from support.oracles import native
 
 import memwal
-from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.lsm.indexes.catchup import index_names, maintained_index_names
@@ -81,7 +80,6 @@ class Auditor:
     unflushed: Values = field(default_factory=dict)
     named: dict[UUID, set[int]] = field(default_factory=dict)
     settled: dict[UUID, int] = field(default_factory=dict)
-    unrecorded: list[dict[UUID, int]] = field(default_factory=list)
 
     # What happened
 
@@ -191,9 +189,6 @@ class Auditor:
                     f"from {generation} to {now}"
                 )
             self.progress = dict(base.details.merged)
-            record = commit_record(base, version)
-            if record is not None and record.rows is not None:
-                self.unrecorded.append(dict(record.rows.merged))
             self._look_at_catchup(base)
         self.seen = newest
 
@@ -214,15 +209,6 @@ class Auditor:
             early = {number for number in gone if number > self.settled.get(region_id, 0)}
             assert not early, f"generations {sorted(early)} of region {region_id} went too early"
 
-    def _has_unrecorded(self, base: BaseTable) -> bool:
-        """Whether a divided merge committed rows of generations that still count as pending."""
-        self.unrecorded = [
-            merged
-            for merged in self.unrecorded
-            if any(base.details.merged.get(region, 0) < last for region, last in merged.items())
-        ]
-        return bool(self.unrecorded)
-
     def _look_at_catchup(self, base: BaseTable) -> None:
         existing = index_names(base)
         names = maintained_index_names(base)
@@ -239,9 +225,7 @@ class Auditor:
                     f"{generation} of region {region_id}, of which {merged} are merged"
                 )
             whole = base.details.merged.items() <= covered.items()
-            if not (base.details.merged and whole and name in existing) or self._has_unrecorded(
-                base
-            ):
+            if not (base.details.merged and whole and name in existing):
                 continue
             missing = _rows_outside(base, name) & self.logged
             assert not missing, (
