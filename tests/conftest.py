@@ -27,6 +27,7 @@ from support.oracles.facts import FACTS, facts_of, told
 from support.oracles.secrecy import Secrecy
 from support.renderings import Stored
 from support.stores.faulty_store import FaultyStores
+from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
 from memwal.search.vector import in_memory as vector_memory
@@ -195,6 +196,13 @@ def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
     """Return what finds out whether a marker is shown, in logs at their most talkative too."""
     caplog.set_level(logging.DEBUG)
     return Secrecy(caplog)
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
+    """Return a running S3 server, in which each test makes buckets of its own."""
+    with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import lance
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
 from support.oracles.native import snapshots
-from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.base_table.commit import commit_details
@@ -18,12 +17,6 @@ from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
-    with running_emulator(tmp_path_factory.mktemp("s3")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.stores.s3_emulator import running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -64,18 +64,17 @@ def test_depth_is_limited_and_what_is_hidden_stays_so(lake: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bucket_is_searched_too(tmp_path: Path) -> None:
-    with running_emulator(tmp_path) as s3:
-        bucket = s3.create_bucket()
-        for key in ("flights.lance", "deep/er/trips.lance"):
-            make(f"s3://{bucket}/{key}", storage_options=s3.storage_options)
-        for prefix, expected in (
-            (f"s3://{bucket}", ["deep/er/trips.lance", "flights.lance"]),
-            (f"s3://{bucket}/deep", ["deep/er/trips.lance"]),
-        ):
-            found = find_tables(prefix, storage_options=s3.storage_options)
-            assert [table.uri for table in found] == [f"s3://{bucket}/{key}" for key in expected]
-            assert all(table.mem_wal for table in found)
+def test_a_bucket_is_searched_too(emulator: S3Emulator) -> None:
+    bucket = emulator.create_bucket()
+    for key in ("flights.lance", "deep/er/trips.lance"):
+        make(f"s3://{bucket}/{key}", storage_options=emulator.storage_options)
+    for prefix, expected in (
+        (f"s3://{bucket}", ["deep/er/trips.lance", "flights.lance"]),
+        (f"s3://{bucket}/deep", ["deep/er/trips.lance"]),
+    ):
+        found = find_tables(prefix, storage_options=emulator.storage_options)
+        assert [table.uri for table in found] == [f"s3://{bucket}/{key}" for key in expected]
+        assert all(table.mem_wal for table in found)
 
 
 def test_new_tables_are_registered_once_and_not_maintained_unasked(

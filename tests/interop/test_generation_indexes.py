@@ -21,7 +21,7 @@ from lance.query import DocumentGranularity
 from support.data.merging import Merge
 from support.data.tables import REGION, manifest
 from support.oracles import native
-from support.stores.s3_emulator import running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.format.paths import generation_dir
@@ -517,7 +517,7 @@ def test_scalar_index_of_deletes_and_of_one_row(
     assert 3 in native.scan(table)["id"].to_pylist()
 
 
-def test_on_an_object_store(tmp_path: Path) -> None:
+def test_on_an_object_store(emulator: S3Emulator) -> None:
     """The parameters are read with the table's credentials, and all indexes come in one commit."""
     schema = pa.schema([*VECTORS, TEXTS.field("s"), pa.field("n", pa.int64())])
 
@@ -525,33 +525,32 @@ def test_on_an_object_store(tmp_path: Path) -> None:
         columns = [*vectors(ids).columns, pa.array([f"dog {n}" for n in ids]), pa.array([*ids])]
         return pa.table(columns, schema=schema)
 
-    with running_emulator(tmp_path) as emulator:
-        uri = f"s3://{emulator.create_bucket()}/lake/t.lance"
-        options = emulator.storage_options
-        dataset = lance.write_dataset(data(range(BASE_ROWS)), uri, storage_options=options)
-        dataset.create_index("v", "IVF_PQ", num_partitions=2, num_sub_vectors=4)
-        dataset.create_scalar_index("s", "INVERTED")
-        dataset.create_scalar_index("n", IndexConfig("btree", {"zone_size": 7}))
-        table = memwal.enable(
-            uri,
-            primary_key=["id"],
-            region_spec="unsharded",
-            maintained_indexes=None,
-            storage_options=options,
-        )
-        table.upsert(data(range(BASE_ROWS, BASE_ROWS + 20)))
-        found = lance.dataset(
-            table.location.child(generation_dir(REGION, manifest(table).flushed[-1].path)),
-            storage_options=options,
-        )
-        assert found.version == 2
-        assert {d.name: d.num_rows_indexed for d in found.describe_indices()} == {
-            "v_idx": 20,
-            "s_idx": 20,
-            "n_idx": 20,
-        }
-        models = [
-            lance.lance.indices.get_ivf_model(d._ds, "v_idx").centroids
-            for d in (found, table.base().dataset)
-        ]
-        assert models[0].equals(models[1])
+    uri = f"s3://{emulator.create_bucket()}/lake/t.lance"
+    options = emulator.storage_options
+    dataset = lance.write_dataset(data(range(BASE_ROWS)), uri, storage_options=options)
+    dataset.create_index("v", "IVF_PQ", num_partitions=2, num_sub_vectors=4)
+    dataset.create_scalar_index("s", "INVERTED")
+    dataset.create_scalar_index("n", IndexConfig("btree", {"zone_size": 7}))
+    table = memwal.enable(
+        uri,
+        primary_key=["id"],
+        region_spec="unsharded",
+        maintained_indexes=None,
+        storage_options=options,
+    )
+    table.upsert(data(range(BASE_ROWS, BASE_ROWS + 20)))
+    found = lance.dataset(
+        table.location.child(generation_dir(REGION, manifest(table).flushed[-1].path)),
+        storage_options=options,
+    )
+    assert found.version == 2
+    assert {d.name: d.num_rows_indexed for d in found.describe_indices()} == {
+        "v_idx": 20,
+        "s_idx": 20,
+        "n_idx": 20,
+    }
+    models = [
+        lance.lance.indices.get_ivf_model(d._ds, "v_idx").centroids
+        for d in (found, table.base().dataset)
+    ]
+    assert models[0].equals(models[1])

@@ -9,7 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 from support.stores.faulty_store import FaultyStores
-from support.stores.s3_emulator import running_emulator
+from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import gateway_before
 
 import memwal
@@ -103,8 +103,8 @@ def test_many_versions_in_an_object_store_are_not_listed_to_the_end(
     assert asked.old_bytes
 
 
-def test_the_requests_do_not_grow_with_the_fragments(tmp_path: Path) -> None:
-    with running_emulator(tmp_path) as emulator, gateway_before(emulator.endpoint) as proxy:
+def test_the_requests_do_not_grow_with_the_fragments(emulator: S3Emulator) -> None:
+    with gateway_before(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
         dataset = lance.write_dataset(ROWS, uri, storage_options=options)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 from support.data.tables import keys, numbered, rows, state
-from support.stores.s3_emulator import running_emulator
+from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import Gateway, gateway_before
 
 import memwal
@@ -19,10 +18,9 @@ _ROWS = 2_000
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.Table, Gateway]]:
+def counted(emulator: S3Emulator) -> Iterator[tuple[memwal.Table, Gateway]]:
     """Generation n has the keys that leave n when divided by the generations; the base has all."""
-    scratch: Path = tmp_path_factory.mktemp("s3")
-    with running_emulator(scratch) as emulator, gateway_before(emulator.endpoint) as proxy:
+    with gateway_before(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
         base = lance.write_dataset(numbered(0, _ROWS, n=9), uri, storage_options=options)

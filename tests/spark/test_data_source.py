@@ -16,7 +16,6 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
 from support.data.tables import MakeTable, keys, rows, state
 from support.faults.collecting import collect
-from support.stores.s3_emulator import running_emulator
 
 import memwal
 import memwal.spark
@@ -406,35 +405,36 @@ class TestSecrets:
         frame.explain(mode="extended")
         assert SECRET not in f"{caught.value} {again.value} {shown_by_spark()} {capfd.readouterr()}"
 
-    def test_options_reach_executors_and_nobody_else(self, spark, shown_by_spark, tmp_path, capfd):
-        with running_emulator(tmp_path) as s3:
-            uri = f"s3://{s3.create_bucket()}/table"
-            schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
-            options = s3.storage_options | {"aws_session_token": SECRET}
-            table = memwal.create(
-                uri, schema, primary_key=["id"], region_spec="bucket:id:2", storage_options=options
-            )
-            with table.writer() as writer:
-                writer.upsert(pa.table({"id": range(50), "n": range(50)}, schema=schema))
-                writer.flush()
-                table.merge()
-                writer.upsert(pa.table({"id": range(5), "n": [9] * 5}, schema=schema))
-            file = tmp_path / "options.json"
-            file.write_text(json.dumps(options))
-            frames = [load(spark, uri, storage_options_file=file, partitions=3)]
-            memwal.spark.register(spark, storage_options=options)
-            frames.append(load(spark, uri, partitions=3))
-            for frame in frames:
-                assert frame.filter("n = 9").count() == 6
-                frame.explain(mode="extended")
-                frame.explain(mode="formatted")
-            with pytest.raises(AnalysisException) as caught:
-                load(spark, uri + "-none", storage_options_file=file)
+    def test_options_reach_executors_and_nobody_else(
+        self, spark, shown_by_spark, emulator, tmp_path, capfd
+    ):
+        uri = f"s3://{emulator.create_bucket()}/table"
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
+        options = emulator.storage_options | {"aws_session_token": SECRET}
+        table = memwal.create(
+            uri, schema, primary_key=["id"], region_spec="bucket:id:2", storage_options=options
+        )
+        with table.writer() as writer:
+            writer.upsert(pa.table({"id": range(50), "n": range(50)}, schema=schema))
+            writer.flush()
+            table.merge()
+            writer.upsert(pa.table({"id": range(5), "n": [9] * 5}, schema=schema))
+        file = tmp_path / "options.json"
+        file.write_text(json.dumps(options))
+        frames = [load(spark, uri, storage_options_file=file, partitions=3)]
+        memwal.spark.register(spark, storage_options=options)
+        frames.append(load(spark, uri, partitions=3))
+        for frame in frames:
+            assert frame.filter("n = 9").count() == 6
+            frame.explain(mode="extended")
+            frame.explain(mode="formatted")
+        with pytest.raises(AnalysisException) as caught:
+            load(spark, uri + "-none", storage_options_file=file)
         text = f"{shown_by_spark()} {caught.value} {capfd.readouterr()}"
         assert f"{uri}-none" in text
         assert "BatchScan" in text
         assert SECRET not in text
-        assert s3.storage_options["aws_secret_access_key"] not in text
+        assert emulator.storage_options["aws_secret_access_key"] not in text
 
 
 def test_spark_mixes_pushed_filters_up(spark: Any) -> None:

@@ -19,7 +19,7 @@ from subprocess import CompletedProcess
 from uuid import uuid4
 
 import pytest
-from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.stores.s3_emulator import S3Emulator
 from support.systems import BARE, TAKEN, take_away
 
 import memwal.errors
@@ -61,12 +61,6 @@ def run_python(python: Callable[..., list[str]]) -> Callable[..., CompletedProce
         )
 
     return run
-
-
-@pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
-    with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
-        yield running
 
 
 @pytest.fixture(scope="session")

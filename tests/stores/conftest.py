@@ -81,12 +81,6 @@ def place(
         yield PLACES[request.param](tmp_path_factory.mktemp(request.param), running)
 
 
-@pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
-    with running_emulator(tmp_path_factory.mktemp("emulator")) as running:
-        yield running
-
-
 @pytest.fixture
 def gateway(emulator: S3Emulator) -> Iterator[Gateway]:
     """A gateway before the emulator."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from lance.mem_wal import LsmScanner
 from support.data.tables import (
@@ -20,17 +18,11 @@ from support.data.tables import (
 from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.stores.faulty_store import FaultyStores
-from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.format.paths import region_dir
 from memwal.jobs.gc import GarbageKind, Reason
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
-    with running_emulator(tmp_path_factory.mktemp("s3")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from support.data.tables import (
 )
 from support.oracles import native
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
-from support.stores.s3_emulator import running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.base_table.refs import list_read_tags
@@ -326,24 +326,23 @@ def test_an_index_that_was_behind_catches_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_a_bucket_to_a_disk_and_back(tmp_path: Path) -> None:
-    with running_emulator(tmp_path) as emulator:
-        bucket, options = emulator.create_bucket(), emulator.storage_options
-        table = memwal.create(
-            f"s3://{bucket}/table",
-            SCHEMA,
-            primary_key=["id"],
-            region_spec="bucket:id:2",
-            maintained_indexes=["id_idx"],
-            storage_options=options,
-        )
-        writer = fill(table)
-        table.copy_to(str(tmp_path / "here"))
-        writer.abort()
-        assert everything(tmp_path / "here") == VALUES
+def test_from_a_bucket_to_a_disk_and_back(emulator: S3Emulator, tmp_path: Path) -> None:
+    bucket, options = emulator.create_bucket(), emulator.storage_options
+    table = memwal.create(
+        f"s3://{bucket}/table",
+        SCHEMA,
+        primary_key=["id"],
+        region_spec="bucket:id:2",
+        maintained_indexes=["id_idx"],
+        storage_options=options,
+    )
+    writer = fill(table)
+    table.copy_to(str(tmp_path / "here"))
+    writer.abort()
+    assert everything(tmp_path / "here") == VALUES
 
-        memwal.open(str(tmp_path / "here")).copy_to(f"s3://{bucket}/back", storage_options=options)
-        back = memwal.open(f"s3://{bucket}/back", storage_options=options)
-        assert base_state(back) == VALUES
-        assert back.verify().clean
-        assert list_read_tags(table.location) == {}
+    memwal.open(str(tmp_path / "here")).copy_to(f"s3://{bucket}/back", storage_options=options)
+    back = memwal.open(f"s3://{bucket}/back", storage_options=options)
+    assert base_state(back) == VALUES
+    assert back.verify().clean
+    assert list_read_tags(table.location) == {}

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from support.data.tables import SCHEMA, later, numbered
-from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir, version_hint_key
 from memwal.jobs.verify import repair, verify
 from memwal.region.manifest_store import read_manifests
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
-    with running_emulator(tmp_path_factory.mktemp("s3")) as running:
-        yield running
 
 
 def test_spoil_find_and_heal(emulator: S3Emulator) -> None:

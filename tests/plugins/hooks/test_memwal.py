@@ -7,14 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from memwal_airflow.hooks.memwal import MemWalHook
 from memwal_airflow.provider import get_provider_info
-from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.stores.s3_emulator import S3Emulator
 
 from memwal.catalog import Catalog
 from memwal.errors import ObjectNotFoundError
@@ -54,12 +54,6 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MemWalHook]:
         return MemWalHook("lake")
 
     return make
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
-    with running_emulator(tmp_path_factory.mktemp("s3")) as running:
-        yield running
 
 
 @pytest.mark.slow

@@ -84,9 +84,12 @@ def test_small_tables_need_no_spark(
 
 
 def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
-    managed: Any, catalog: Catalog, context: Any, tmp_path: Path
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = merge_task().execute(context)
+    texts: list[str] = []
+    task = merge_task()
+    monkeypatch.setattr(task.log, "info", lambda text, *given: texts.append(text % given))
+    result = task.execute(context)
 
     assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
     assert [sample.generations for sample in catalog.latest_samples()] == [1]
@@ -110,6 +113,10 @@ def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
     assert pushed["_link_TablePageLink"] == "/memwal/#/tables/t"
     assert (catalog.leases.list(), left_behind(tmp_path)) == ([], [])
     assert context["task_state_store"].values == {}
+    # The log ends with a summary.
+    for named in ("rows upserted", "generations", "commits", "bytes read", "seconds: start"):
+        assert named in texts[-1]
+    assert f"{sum(waiting(managed).values())} generation" in texts[-1]
 
 
 def test_what_is_not_due_needs_no_spark(
@@ -228,19 +235,6 @@ def test_an_application_that_reports_its_error_is_recorded_with_that(
     (apps / "merge.py").write_text("raise SystemExit('error: InvalidInputError: grace')")
     with pytest.raises(AirflowFailException, match="grace"):
         merge_task().execute(context)
-
-
-def test_the_log_of_a_task_ends_with_a_summary(
-    managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts: list[str] = []
-    task = merge_task()
-    monkeypatch.setattr(task.log, "info", lambda text, *given: texts.append(text % given))
-    task.execute(context)
-    text = texts[-1]
-    for named in ("rows upserted", "generations", "commits", "bytes read", "seconds: start"):
-        assert named in text
-    assert f"{sum(waiting(managed).values())} generation" in text
 
 
 def test_what_is_no_longer_due_fails_no_longer(

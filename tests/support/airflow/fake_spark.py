@@ -13,12 +13,21 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from memwal.jobs.job import run_in_process
-from memwal.spark import application
-
 
 def main() -> None:
     os.environ["PYSPARK_GATEWAY_PORT"] = "1"
+    sys.argv = sys.argv[1:]
+    # One that a test wrote may use neither, and memwal takes a second to load.
+    if "memwal.spark" in Path(sys.argv[0]).read_text():
+        replace_spark()
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def replace_spark() -> None:
+    """Have the applications of memwal run their tasks in this process."""
+    from memwal.jobs.job import run_in_process
+    from memwal.spark import application
+
     context = SimpleNamespace(
         defaultParallelism=2, applicationId="local-42", uiWebUrl="http://127.0.0.1:4040"
     )
@@ -34,8 +43,6 @@ def main() -> None:
         return run_in_process
 
     vars(application).update(spark_session=begin, spark_runner=runner)
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
