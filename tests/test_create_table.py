@@ -134,7 +134,7 @@ class TestCreate:
         assert (spec_id, found) == (1, spec)
         assert len(memwal.open(uri).region_ids()) == regions
 
-    @pytest.mark.few(5)
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("spec", EVERY_SPEC, ids=str)
     def test_divided_in_every_way(self, uri: str, spec: memwal.RegionSpec) -> None:
         table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
@@ -439,6 +439,7 @@ class TestEnableAgain:
     def unset(self, table: memwal.Table) -> None:
         lance.dataset(table.uri).drop_index("__lance_mem_wal")
 
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("given", [False, True])
     @pytest.mark.parametrize(
         "spec",

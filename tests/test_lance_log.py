@@ -21,7 +21,7 @@ for n in range(2):
 """
 
 
-@pytest.mark.parametrize("chosen", [None, "error"])
+@pytest.mark.parametrize("chosen", [None, pytest.param("error", marks=pytest.mark.slow)])
 def test_the_memwal_index_is_no_error(tmp_path: Path, chosen: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "LANCE_LOG"}
     if chosen is not None:

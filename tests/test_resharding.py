@@ -51,6 +51,7 @@ def statuses(table: memwal.Table) -> dict[int, set[RegionStatus | int]]:
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=str)
 def test_rows_of_both_specs(
     make_table: MakeTable, first: RegionSpec | None, second: RegionSpec
@@ -210,6 +211,7 @@ def _run_nothing(tasks: Any, function: Any) -> list[Any]:
     return []
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("operation", ["create", "get", "list"])
 @pytest.mark.parametrize("before", [0, 9, 30, 55])
 def test_a_change_that_fails_anywhere_is_finished_later(

@@ -46,6 +46,7 @@ def filled(table: memwal.Table) -> memwal.Table:
     return table
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
 def test_the_other_columns_go_on(filled: memwal.Table, tmp_path: Path, field: pa.Field) -> None:
     dataset(filled).add_columns(field)

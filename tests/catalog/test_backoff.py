@@ -31,6 +31,7 @@ def test_pauses_double_up_to_six_hours_and_are_uneven(attempts: int) -> None:
     assert len(set(found)) > 1
 
 
+@pytest.mark.few(1)
 def test_the_pause_grows_with_each_try(each_url: str) -> None:
     catalog = Catalog(each_url)
     catalog.backoffs.skip_regions("flights", [skipped(ONE), skipped(TWO)])

@@ -95,6 +95,7 @@ def test_runs_that_are_forgotten(catalog: Catalog, feed: RunFeed) -> None:
     assert told(feed) == [(again, RunState.SUCCEEDED)]
 
 
+@pytest.mark.few(1)
 def test_the_running_runs_of_a_table_are_found_by_their_index(each_catalog: Catalog) -> None:
     run = each_catalog.start_run("flights", "merge")
     statements: list[str] = []

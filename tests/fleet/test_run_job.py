@@ -221,6 +221,7 @@ def steal(catalog: Catalog, job: str) -> None:
     catalog.leases.release(job_resource("flights", job))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("job", ["merge", "compact", "snapshot", "gc"])
 def test_who_lost_the_lease_changes_nothing_more(
     catalog: Catalog, managed: Managed, job: str

@@ -109,6 +109,7 @@ def test_wrong_arguments(
     assert "flights" in [table.name for table in catalog.list()] or call.attribute == "unregister"
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     "function", [f for f in FUNCTIONS if f is not memwal.spark.register], ids=lambda f: f.__name__
 )

@@ -176,6 +176,7 @@ def test_rows_are_read_wherever_they_are(tmp_path: Path, kind: str) -> None:
     assert stored(table.uri) == expected
 
 
+@pytest.mark.few(1)
 @_KINDS
 def test_the_newest_blob_of_each_key_is_merged(tmp_path: Path, kind: str) -> None:
     table = _create(kind, tmp_path / "t.lance")

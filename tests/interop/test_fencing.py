@@ -16,7 +16,7 @@ from support.oracles.native import everything
 import memwal
 from memwal.errors import RegionFencedError
 
-TURNS = 10
+TURNS = 5
 LANES = 2
 """Threads that write at the same time through one writer."""
 

@@ -144,6 +144,7 @@ def test_both_write_into_the_same_regions(shared: Shared, merge: Merge) -> None:
     shared.check()
 
 
+@pytest.mark.few(1)
 def test_regions_that_ours_made(shared: Shared) -> None:
     """LanceDB finds them, and reads and writes there."""
     shared.put_ours(dict.fromkeys(range(6), 1), 1)

@@ -136,6 +136,7 @@ def test_native_mergers_and_our_snapshot_builder(table: memwal.Table, start: Sta
     }
 
 
+@pytest.mark.slow
 def test_our_mergers_and_a_native_one(make_table: MakeTable, start: Start) -> None:
     table = make_table(buckets=3)
     wanted: dict[int, int | None] = {}

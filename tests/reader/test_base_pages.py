@@ -68,6 +68,7 @@ def test_a_deleted_row_is_not_returned(tmp_path: Path) -> None:
     check(table)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("change", "in_pages"),
     [

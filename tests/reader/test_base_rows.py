@@ -37,7 +37,7 @@ def keys_at(base: BaseTable, rows: np.ndarray[Any, Any]) -> list[int]:
     return [place[row] for row in rows.tolist()]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("options", [{}, {"enable_stable_row_ids": True}], ids=["plain", "stable"])
 @pytest.mark.parametrize("count", [1, 30, 7_000, 30_000])

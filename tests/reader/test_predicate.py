@@ -70,7 +70,7 @@ WRONG = {
 }
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("filter", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("level", ["base table", "generation", "several levels", "MemTable", "log"])
 def test_the_message_lists_the_columns_and_no_place_in_the_code_of_lance(

@@ -52,6 +52,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> memwal.Table:
     return made
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_every_form_has_the_same_rows(table: memwal.Table, read: Read) -> None:
     result = read(table)

@@ -335,6 +335,7 @@ class TestFilterThatPinsTheKey:
         monkeypatch.setattr(lance.LanceScanner, "to_batches", to_batches)
         return table, plans, read
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize(
         ("predicate", "expected", "read_rows"),
         [

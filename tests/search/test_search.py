@@ -102,6 +102,7 @@ def test_columns_have_the_types_of_the_table(searched: Searched) -> None:
     assert search_text(sources, newest, QUERY, columns=order).column_names == [*order, "_score"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("text", [False, True])
 def test_what_was_collected_meanwhile_is_found_in_the_base_table(
     searched: Searched, text: bool

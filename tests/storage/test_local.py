@@ -430,7 +430,7 @@ else:
 """
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("way", "call", "when", "visible"),
     [

@@ -173,6 +173,7 @@ WRONG: list[tuple[str, Callable[[Any], object]]] = [
 
 
 class TestWrongInput:
+    @pytest.mark.few(8)
     @pytest.mark.parametrize(("what", "call"), WRONG, ids=[what for what, _ in WRONG])
     def test_is_refused_and_nothing_is_written(
         self, table: memwal.Table, what: str, call: Callable[[Any], object]

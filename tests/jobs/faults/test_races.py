@@ -289,6 +289,7 @@ def test_merge_and_compaction(actors: Actors, play: Play, skip: int) -> None:
     finish(table, auditor)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("skip", "staged"),
     [

@@ -143,6 +143,7 @@ def test_readers_take_the_first_of_the_maintained(table: memwal.Table, preferred
     assert found.name == preferred
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("behind", ["idx", NEW])
 def test_rows_that_only_one_index_covers_are_found(table: memwal.Table, behind: str) -> None:
     """Lance by itself searches through the index that stands first in the manifest."""

@@ -76,6 +76,7 @@ def nearest(table: memwal.Table, vector: Any, k: int = 1) -> list[int]:
     return list(found.column("id").to_pylist())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("others", [{}, {400: [1.0] * DIMENSION, 401: None}], ids=["alone", "rest"])
 @pytest.mark.parametrize("options", [{}, {"max_tasks": 2, "part_rows": 1}], ids=["whole", "parts"])
 def test_the_others_are_indexed_and_collected(

@@ -73,6 +73,7 @@ def everything(uri: Path | str) -> dict[int, int | None]:
     return shown
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("buckets", [None, 3])
 def test_a_copy_has_all_that_was_acknowledged(
     make_table: MakeTable, tmp_path: Path, buckets: int | None

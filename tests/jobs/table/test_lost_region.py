@@ -149,6 +149,7 @@ def test_a_second_loss_takes_the_next_numbers(table: memwal.Table, tmp_path: Pat
     assert state(table) == dict.fromkeys(range(10), 0) | {3: 2}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", range(4))
 def test_that_dies_at_any_step_is_repeated(
     table: memwal.Table, tmp_path: Path, quick_faults: FaultyStores, step: int

@@ -125,6 +125,7 @@ class TestDecide:
         table.restore()
         check(table, MERGED)
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("view", ["now", "at_most"])
     def test_a_read_that_began_before_the_rows_were_kept(
         self, faults: FaultyStores, table: memwal.Table, view: str

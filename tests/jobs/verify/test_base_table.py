@@ -25,6 +25,7 @@ def numbers(finding: Finding) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", finding.text)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [0, 10, 300])
 def test_a_torn_newest_version(spoiled, size):
     path = spoiled.base_manifest()
@@ -174,6 +175,7 @@ def test_a_bad_merge_is_still_one_after_a_good_one(spoiled):
     spoiled.only("merged-row-changed")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("decision", ["keep", "discard", "restore"])
 def test_a_bad_merge_after_the_base_table_went_back(make_table, decision):
     table = make_table()

@@ -108,6 +108,7 @@ def test_no_bloom_filter(spoiled):
     spoiled.only("bloom-missing", quick=True)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("content", [b"", bytes(32_768), build_bloom_filter([pa.array([1, 2])])])
 def test_a_wrong_bloom_filter(spoiled, content):
     (spoiled.generation(3) / "bloom_filter.bin").write_bytes(content)

@@ -28,6 +28,7 @@ def cut(files: list[Path], size: int | None) -> None:
             os.truncate(path, size)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [0, 300, None])
 def test_a_damaged_index_of_the_base_table(spoiled, size):
     before = state(spoiled.table)

@@ -124,6 +124,7 @@ def test_writers_that_take_the_region_from_one_another(make_table):
             assert verify(table.location).findings == (), f"look {number}"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rows_a_time", [1, 500])
 def test_a_writer_that_does_not_flush(make_table, rows_a_time):
     table = make_table()

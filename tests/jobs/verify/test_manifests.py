@@ -89,6 +89,7 @@ def test_a_claim_that_died_at_once(spoiled):
     assert spoiled.verify(regions=[region]).clean
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("code", "change"),
     [

@@ -64,6 +64,7 @@ def test_no_hint_is_given_where_versions_are_missing(spoiled):
     assert not spoiled.hint.exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("client", "number"),
     [
@@ -143,6 +144,7 @@ def spoil_rows(spoiled, number):
         path.write_bytes(b"\xff" * path.stat().st_size)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_generation_that_is_gone(spoiled):
     before, seen = state(spoiled.table), native.everything(spoiled.table)
@@ -217,6 +219,7 @@ def test_catch_up_that_is_ahead(spoiled):
     assert spoiled.table.base().details.catchup == {"id_idx": {REGION: 2}}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("client", ["ours", "native"])
 def test_catch_up_that_is_not_true(spoiled):
     table = spoiled.table

@@ -62,6 +62,7 @@ def test_a_flipped_bit_with_rows_behind(spoiled):
     spoiled.only("log-entry-damaged")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_torn_tip_is_fine(spoiled):
     path = spoiled.entry(last(spoiled))
@@ -128,6 +129,7 @@ def test_a_crash_brings_back_what_was_collected(spoiled):
     assert spoiled.only("log-stray").severity.value == "information"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("client", "damage"),
     [

@@ -61,6 +61,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.few(1)
 @settings(
     deadline=None,
     max_examples=30,

@@ -137,6 +137,7 @@ def test_scores_are_those_of_lance(tmp_path: Path, size: int, options: dict[str,
             assert few.rows.tolist() == found.rows[:5].tolist()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -207,6 +207,7 @@ class TestAbandon:
 
 
 class TestInterruption:
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     def test_by_death_at_any_request_is_all_or_nothing_and_can_be_repeated(
         self, tmp_path: Path, after: bool

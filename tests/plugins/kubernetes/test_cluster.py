@@ -435,6 +435,7 @@ def test_a_result_that_cannot_be_read_now_is_read_by_the_retry(
     assert (made.server.pods, left(tmp_path)) == ([], [])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("why", ["503", "a token that has run out"])
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(
     made: Any, context: Any, tmp_path: Path, why: str

@@ -136,6 +136,7 @@ def test_a_retry_takes_the_result_of_what_has_ended(
     assert catalog.runs()[0].state is RunState.SUCCEEDED
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_what_died_without_a_result_is_done_anew(
     managed: Any, killed: Killed, context: Any, catalog: Catalog
 ) -> None:
@@ -154,6 +155,7 @@ def test_what_dies_while_it_is_waited_for_fails_the_try(
     assert catalog.runs()[0].state is RunState.FAILED
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_what_runs_on_another_machine_is_waited_for_by_its_lease(
     killed: Killed, context: Any, catalog: Catalog
 ) -> None:
@@ -190,6 +192,7 @@ def test_the_lease_of_another_process_with_its_number_is_not_taken(
         lease.check()
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_an_earlier_try_that_ends_by_itself_meanwhile_leaves_the_rest_to_the_retry(
     managed: Any, killed: Killed, context: Any, catalog: Catalog
 ) -> None:

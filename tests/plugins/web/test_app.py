@@ -76,6 +76,7 @@ def test_every_route_has_a_rule(served: Any) -> None:
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("user", ["viewer", "user", "admin"])
 def test_who_may_use_which_route(
     served: Any, as_user: AsUser, catalog: Catalog, tmp_path: Path, user: str

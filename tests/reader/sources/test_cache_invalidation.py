@@ -160,6 +160,7 @@ def test_the_same_version_is_looked_through_once(
     assert looked_through == [table.uri for table in tables]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("own", [True, False])
 def test_a_version_that_is_gone_stops_nobody(
     tmp_path: Path, make_table: MakeTable, *, own: bool

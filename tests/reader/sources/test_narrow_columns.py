@@ -47,7 +47,7 @@ def shown(table: memwal.Table, options: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("rows_together", [1, 60, 1 << 20])
 def test_shows_the_same(

@@ -121,7 +121,7 @@ def regions_of(base: BaseTable, spec: RegionSpec, data: pa.Table) -> list[tuple[
     ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", SPECS)
 def test_no_region_with_a_row_of_the_answer_is_left_out(
     tables: dict[str, BaseTable], name: str

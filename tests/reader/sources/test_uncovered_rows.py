@@ -59,7 +59,7 @@ def shown(table: memwal.Table, filter: str, options: dict[str, Any]) -> list[dic
     return sorted(found, key=lambda row: [str(value) for value in row.values()])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backlog", [False, True])
 def test_shows_the_same(
     lagging: memwal.Table, backlog: bool, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +81,7 @@ def test_shows_the_same(
                 assert len(some) == min(2, count)
 
 
+@pytest.mark.few(1)
 def test_the_columns_are_kept_from_the_third_filter_on(lagging: memwal.Table) -> None:
     counts = [shown(lagging, "n = 7", {}) and kept() for _ in range(4)]
     assert counts[0] == counts[1] < counts[2] == counts[3]

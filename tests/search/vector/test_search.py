@@ -133,6 +133,7 @@ def test_a_generation_without_an_index_is_searched_and_told_of_once(
     assert len(told) == len(set(told)) == len(searched.sources(searched.table)[0].generations)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("metric", ["cosine", "dot", "L2"])
 def test_another_metric_than_the_index_has(tmp_path: Path, metric: str) -> None:
     searched = Searched(tmp_path)
