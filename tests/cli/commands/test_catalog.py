@@ -180,6 +180,14 @@ def test_discover_shows_the_tables_of_a_folder(cli, catalog, make_table):
     assert cli("catalog", "discover", folder, "--json").json[0]["registered_as"] == "ours"
 
 
+def test_a_second_name_of_a_table_is_said_to_be_one(cli, catalog):
+    first, second = (
+        cli("catalog", "register", name, "/data/t.lance", "--no-check") for name in ("one", "two")
+    )
+    assert "one" not in first.stderr
+    assert "one" in second.stderr
+
+
 def test_all_tables_of_a_folder_are_registered_also_later_ones(cli, catalog, make_table):
     table = make_table()
     folder = Path(table.uri).parent
