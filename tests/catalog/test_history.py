@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 from support.data import statuses
+from support.waiting import until
 
 import memwal.catalog.runs as active_run_module
 from memwal.catalog import Catalog, Policy, Pruned, RunState
@@ -152,10 +153,7 @@ def test_progress_is_seen_while_a_run_goes_on_and_kept_at_its_end(
     done: list[int | None] = []
 
     def task(number: int) -> int:
-        deadline = time.monotonic() + 30
-        while number and each_catalog.runs()[0].done != number:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not number or each_catalog.runs()[0].done == number)
         done.append(each_catalog.runs()[0].done)
         seen.set()
         return number

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 import service
 from bodies import ARROW, MAX_BYTES, to_arrow
+from support.waiting import until
 
 import memwal
 from memwal.errors import BackPressureError, OutcomeUnknownError, StoreFullError
@@ -228,16 +229,14 @@ def start(uri: str, port: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def wait_until_ready(port: int, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
+def wait_until_ready(port: int) -> None:
+    def is_ready() -> bool:
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
-                return
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
         except httpx.TransportError:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+            return False
+
+    until(is_ready)
 
 
 class Clients:

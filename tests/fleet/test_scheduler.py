@@ -34,7 +34,7 @@ from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
 
 Managed = Callable[..., memwal.Table]
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 240
 
 
 def kinds(outcomes: list[Outcome]) -> dict[tuple[str, str], str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.data.tables import REGION, MakeTable, folder, log, rows
 from support.stores.faulty_store import FaultyStores
+from support.waiting import until
 
 import memwal
 from memwal.format.paths import manifest_dir, wal_dir, wal_key
@@ -76,9 +77,7 @@ def test_rows_that_a_writer_keeps_are_not_flushed_before_their_time(
     table.set_writer_defaults(max_memtable_age=0.05)
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
-        deadline = time.monotonic() + 30
-        while not table.status().backlog_generations and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: table.status().backlog_generations)
         assert table.status().oldest_unflushed_seconds is None
 
 

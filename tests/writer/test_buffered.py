@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.data.tables import MakeTable, keys, log, numbered, rows, state
 from support.stores.faulty_store import WAL, FaultyStores
+from support.waiting import until
 
 import memwal
 from memwal import WriterOptions
@@ -73,7 +74,7 @@ def test_writes_go_to_the_log_by_threshold(table: memwal.Table, options: WriterO
     with table.writer(options=options) as writer:
         handles = [writer.upsert(rows({n: n})) for n in range(5)]
         for handle in handles:
-            handle.wait(30)
+            handle.wait(240)
         assert sum(batch.num_rows for e in log(table).values() for batch in e.batches) == 5
 
 
@@ -134,7 +135,7 @@ def test_a_durable_writer_need_not_wait(faults: FaultyStores, table: memwal.Tabl
         with pytest.raises(BackPressureError):
             handle.wait(0.01)
         pause.release()
-        handle.wait(30)
+        handle.wait(240)
         assert state(writer) == {1: 2}
 
 
@@ -147,7 +148,7 @@ class TestHandle:
             handle.add_done_callback(lambda h: called.set() if h.done() else None)
             assert not called.wait(0.05)
             writer.flush_wal()
-            assert called.wait(30)
+            assert called.wait(240)
             late = []
             handle.add_done_callback(late.append)
             assert late == [handle]
@@ -193,7 +194,7 @@ class TestHandle:
         with pytest.raises(RegionFencedError):
             writer.flush_wal()
         with pytest.raises(RegionFencedError):
-            handle.wait(30)
+            handle.wait(240)
         with pytest.raises(RegionFencedError):
             writer.upsert(rows({1: 4}))
         assert state(table) == {1: 3}
@@ -222,14 +223,9 @@ def test_memory_is_bounded_while_the_log_is_slow(faults: FaultyStores, table: me
 def test_a_memtable_is_sealed_by_age(table: memwal.Table) -> None:
     with table.writer(options=WriterOptions(max_memtable_age=0.05)) as writer:
         writer.upsert(rows({1: 1}))
-        deadline = time.monotonic() + 30
-        while not state(table) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert state(table) == {1: 1}
+        until(lambda: state(table) == {1: 1})
         writer.upsert(rows({1: 2}))
-        while state(table) != {1: 2} and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert state(table) == {1: 2}
+        until(lambda: state(table) == {1: 2})
 
 
 class TestIdleRegions:
@@ -239,7 +235,7 @@ class TestIdleRegions:
         table = make_table(buckets=2)
         with table.writer(options=self.OPTIONS) as writer:
             writer.upsert(numbered(0, 20))
-            self._wait_until_released(writer)
+            until(lambda: writer.stats().regions == ())
             assert state(table) == dict.fromkeys(range(20), 0)
             writer.upsert(numbered(0, 20, n=1))
             assert {region.epoch for region in writer.stats().regions} <= {2}
@@ -249,7 +245,7 @@ class TestIdleRegions:
     def test_can_be_claimed_by_others_without_fencing_anybody(self, table: memwal.Table) -> None:
         with table.writer(options=self.OPTIONS) as writer:
             writer.upsert(rows({1: 1}))
-            self._wait_until_released(writer)
+            until(lambda: writer.stats().regions == ())
             with table.writer() as other:
                 other.upsert(rows({1: 2}))
             writer.upsert(rows({2: 2}))
@@ -263,12 +259,6 @@ class TestIdleRegions:
                 time.sleep(0.003 * (n % 3))
             assert state(writer) == {n: n for n in range(30)} | {-1: 29}
         assert state(table) == {n: n for n in range(30)} | {-1: 29}
-
-    def _wait_until_released(self, writer: memwal.Writer) -> None:
-        deadline = time.monotonic() + 30
-        while writer.stats().regions and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert writer.stats().regions == ()
 
 
 class TestClose:

@@ -591,7 +591,7 @@ def test_a_driver_that_does_not_end_is_named(
 ) -> None:
     monkeypatch.setattr(pods, "DELETE_SECONDS", 0.2)
     stuck = threading.Event()
-    made.server.on_delete = lambda pod: print(stuck.wait(20))
+    made.server.on_delete = lambda pod: print(stuck.wait(240))
     pod = leave_driver(made, context)
     pod.run()
     found = driver_place(context).find()

@@ -50,7 +50,7 @@ def test_a_family_is_ended_even_where_it_ignores_the_signal(
     assert leader.running
     end_session(leader)
     assert not leader.running
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(120) == -signal.SIGTERM
     assert not is_alive(child)
     end_session(leader)
 
@@ -62,7 +62,7 @@ def test_what_a_dead_leader_left_is_ended_too(
     leader = ProcessId.of(process.pid)
     (child,) = psutil.Process(process.pid).children()
     process.kill()
-    process.wait(10)
+    process.wait(120)
     assert child.is_running()
     assert not leader.running
     end_session(leader)

@@ -50,7 +50,7 @@ def running_webhook() -> Iterator[WebhookServer]:
             found.received.append(
                 {"path": self.path, "headers": dict(self.headers), "body": json.loads(body)}
             )
-            found.ready.wait(20)
+            found.ready.wait(240)
             status, headers = found.answers.pop(0) if found.answers else (200, {})
             # The client may have given up by now.
             try:

@@ -28,7 +28,7 @@ _SERVE = (
     "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
     "runpy.run_module('ministack', run_name='__main__')"
 )
-_START_SECONDS = 60.0
+_START_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class S3Emulator:
         """Make a bucket, of a new random name unless one is given, and return its name."""
         bucket = name or f"bucket-{uuid4().hex[:12]}"
         request = urllib.request.Request(f"{self.endpoint}/{bucket}", method="PUT")
-        with urllib.request.urlopen(request, timeout=30):
+        with urllib.request.urlopen(request, timeout=240):
             return bucket
 
 

@@ -698,7 +698,7 @@ class TestFlush:
             writing = [pool.submit(go) for _ in range(2)]
             flushing = pool.submit(writer.flush)
             try:
-                flushing.result(timeout=20)
+                flushing.result(timeout=240)
                 assert 0 in state(table)
             finally:
                 stop.set()
