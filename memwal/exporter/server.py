@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 9464
 DEFAULT_CACHE_SECONDS = 5.0
 
+_TURN_SECONDS = 0.5
+
 
 class MetricsEndpoint:
     """HTTP server of a catalog's metrics under ``/metrics``, until it is closed.
@@ -58,7 +60,10 @@ class MetricsEndpoint:
 
     def wait(self) -> None:
         """Block until the endpoint is closed, or the caller is interrupted."""
-        self._thread.join()
+        # In turns: a signal that the system gives to another thread ends no wait of the main
+        # thread, which alone can run its handler.
+        while self._thread.is_alive():
+            self._thread.join(_TURN_SECONDS)
 
     def close(self) -> None:
         """Stop listening; safe to call again."""

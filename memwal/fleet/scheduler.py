@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -265,7 +265,12 @@ class Fleet:
         """Run the loop in a thread of its own: that of the caller may have an event loop."""
         with ThreadPoolExecutor(1, thread_name_prefix="memwal-fleet") as pool:
             try:
-                return pool.submit(asyncio.run, self._run(every=every)).result()
+                running = pool.submit(asyncio.run, self._run(every=every))
+                # In turns: a signal that the system gives to another thread ends no wait of the
+                # main thread, which alone can run its handler.
+                while not running.done():
+                    wait([running], timeout=_NAP_SECONDS)
+                return running.result()
             except BaseException:
                 # Running jobs end before their next commit, and the executor waits for them.
                 self._stopping.set()

@@ -26,6 +26,7 @@ from support.data.policies import spoil_policy
 from support.data.statuses import region, status
 from support.data.tables import MakeTable, numbered
 from support.metrics.exposed import of_a_producer, of_the_endpoint
+from support.waiting import caught_elsewhere
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
@@ -325,6 +326,11 @@ class TestServer:
                 page = answer.read().decode()
         assert 'memwal_table_enabled{memwal_table="flights"} 1.0' in page
         assert "python_info" not in page
+
+    def test_a_signal_that_another_thread_catches_ends_the_wait(self, catalog: Catalog) -> None:
+        endpoint = MetricsEndpoint(catalog, port=0)
+        with endpoint, caught_elsewhere(signal.SIGTERM, endpoint.close):
+            endpoint.wait()
 
     def test_a_port_that_is_taken(self, catalog: Catalog) -> None:
         with (

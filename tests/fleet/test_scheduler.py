@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, base_state, folder, merged, numbered
-from support.waiting import until
+from support.waiting import caught_elsewhere, until
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
@@ -315,6 +315,11 @@ class TestForever:
         monkeypatch.undo()
         Fleet(catalog).run_once()
         assert base_state(table) == dict.fromkeys(range(20), 5)
+
+    def test_a_signal_that_another_thread_catches_ends_it(self, catalog: Catalog) -> None:
+        fleet = Fleet(catalog)
+        with caught_elsewhere(signal.SIGTERM, fleet.stop):
+            fleet.run_forever()
 
     def test_wrong_numbers(self, catalog: Catalog) -> None:
         with pytest.raises(InvalidInputError):
