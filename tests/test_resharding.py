@@ -240,7 +240,7 @@ def test_a_change_that_fails_anywhere_is_finished_later(
     assert base_state(table) == {1: 2, 2: 1, 3: 1}
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_changes(make_table: MakeTable, data: st.DataObject) -> None:
     table = make_table(buckets=2)

@@ -21,7 +21,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert policy.gc_retention_seconds == 3600
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(
     st.builds(
         Policy,

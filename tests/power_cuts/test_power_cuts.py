@@ -19,9 +19,8 @@ from memwal.errors import CorruptDataError
 JOBS = job_scenes.SCENES
 SCENES = {**table_scenes.SCENES, **writer_scenes.SCENES, **JOBS}
 QUICK = {
-    *("create", "enable", "tags", "copy", "steps", "merge", "writes", "flushes", "takeovers"),
-    *("takeover from Lance", "generation of Lance", "new table", "new column", "merged upserts"),
-    "collections",
+    *("create", "tags", "steps", "merge", "writes", "flushes", "takeovers", "new table"),
+    *("new column", "merged upserts", "collections"),
 }
 """What the default tests try; the others are slow."""
 
