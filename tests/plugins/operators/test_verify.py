@@ -26,7 +26,6 @@ def test_a_table_in_order(managed: Any, catalog: Catalog, context: Any) -> None:
     assert (run.job, run.result["metrics"]["errors"]) == ("verify", 0)
 
 
-@pytest.mark.usefixtures("without_spark")
 def test_errors_fail_the_task_and_are_recorded(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
