@@ -81,6 +81,10 @@ def test_health(
         assert re.search(".*".join(map(re.escape, parts)), reason)
 
 
-def test_a_long_reason_is_cut() -> None:
-    _, (why,) = health(POLICY, SAMPLE, now=NOW, errors=[replace(ERROR, reason="x" * 5000)])
-    assert len(why) < 400
+@pytest.mark.parametrize(("length", "is_cut"), [(300, False), (301, True)])
+def test_a_long_reason_is_cut(length: int, is_cut: bool) -> None:
+    begins = replace(ERROR, reason="").summary
+    error = replace(ERROR, reason="x" * (length - len(begins)))
+    _, (why,) = health(POLICY, SAMPLE, now=NOW, errors=[error])
+    assert (why == error.summary) is not is_cut
+    assert why.startswith(error.summary[:300])

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -62,12 +63,12 @@ def fresh(table: memwal.Table) -> dict[int, int | None]:
 
 
 class Clock:
-    """The clock of this process, as the readers of logs and manifests see it."""
+    """The clock of this process, as the readers of logs and manifests see it: it stands still."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ahead = 0.0
+        self.ahead, began = 0.0, boot_seconds()
         for module in (manifest_store, log_tails, plan, follow):
-            monkeypatch.setattr(module, "boot_seconds", lambda: boot_seconds() + self.ahead)
+            monkeypatch.setattr(module, "boot_seconds", lambda: began + self.ahead)
 
 
 @pytest.fixture
@@ -286,6 +287,19 @@ class TestDamage:
         (folder(table) / wal_key(REGION, position)).unlink()
         with pytest.raises(CorruptDataError, match=str(REGION)):
             fresh(memwal.open(table.uri))
+
+    def test_a_lost_end_of_the_log_is_told(self, table: memwal.Table) -> None:
+        """The manifest names a later position than the newest entry that is left."""
+        writer = table.writer()
+        for number in range(4):
+            writer.upsert(rows({number: number}))
+        writer.abort()
+        newest = max(log(table))
+        manifests(table).update(lambda latest: replace(latest, wal_last_seen=newest))
+        for position in (newest - 1, newest):
+            (folder(table) / wal_key(REGION, position)).unlink()
+        with pytest.raises(CorruptDataError, match=str(REGION)):
+            fresh(table)
 
     def test_a_torn_entry_at_the_tip_was_never_acknowledged(self, table: memwal.Table) -> None:
         writer = table.writer()
@@ -588,9 +602,14 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
     faults: FaultyStores,
     table: memwal.Table,
     clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
     is_fresh: bool,
 ) -> None:
-    """It finds no successor of the manifest that it knows, since that was trimmed too."""
+    """It finds no successor of the manifest that it knows, since that was trimmed too.
+
+    An object store does not tell it that its own manifest is gone as well.
+    """
+    monkeypatch.setattr(FaultyStore, "is_absent", lambda *_, **__: True)
 
     def trim() -> None:
         with in_another_process():

@@ -20,7 +20,7 @@ from support.data.tables import (
     state,
 )
 from support.faults.collecting import DAY, collect
-from support.oracles.read_sources import collect_sources, forget_caches
+from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
@@ -281,12 +281,15 @@ def test_what_is_copied_for_a_new_column_counts_by_its_bytes(table: memwal.Table
 class TestEvicted:
     """Generations that were open once, and are not any more."""
 
+    def evict(self) -> None:
+        generations_module._generations.clear()
+
     def test_a_lookup_opens_only_those_that_may_have_the_key(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         flushed(table, {1: 1}, {2: 2}, {3: 3})
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}
-        generations_module._generations.clear()
+        self.evict()
         opened: list[str] = []
         plain = generations_module.open_generation
 
@@ -299,6 +302,9 @@ class TestEvicted:
         assert len(opened) == 1
         assert state(table.lookup(keys(9)).to_table()) == {}
         assert len(opened) == 1
+        self.evict()
+        identities = [source.identity for source in collect_sources(table.location).generations]
+        assert len({*identities}) == 3
 
     def test_one_that_was_merged_and_collected_since_is_planned_again(
         self, table: memwal.Table
@@ -306,7 +312,7 @@ class TestEvicted:
         flushed(table, {1: 1}, {2: 2})
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}
         assert state(table) == {1: 1, 2: 2}
-        forget_caches()
+        self.evict()
         table.merge()
         collect_all(table)
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}

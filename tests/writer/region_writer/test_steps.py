@@ -355,6 +355,14 @@ class TestRemembered:
             write_empty_book(table.location.store, REGION, tip=int(tip))
             assert writer.apply(upserts=rows({1: 0}), source=SOURCE, version=3).written
 
+    def test_a_torn_entry_at_the_tip_hides_no_step(self, table: memwal.Table) -> None:
+        writer = table.writer()
+        writer.apply(upserts=rows({1: 1}), source=SOURCE, version=3)
+        writer.abort()
+        torn = folder(table) / wal_key(REGION, max(log(table)) + 1)
+        torn.write_bytes(b"ARROW")
+        assert table.applied(SOURCE) == {REGION: 3}
+
     def test_a_log_that_was_given_up_may_have_gaps(self, table: memwal.Table) -> None:
         writer = table.writer()
         writer.apply(upserts=rows({1: 1}), source=SOURCE, version=3)
