@@ -56,7 +56,7 @@ def vector_lines(
     regions, generations : int, default 8 and 4
         Regions, and generations of each that are not merged.
     """
-    vectors = _queries(rows)
+    vectors = queries(rows)
     base = _base(folder, rows)
     backlog = _copied(base, folder / "backlog")
     yield from _against_native(folder, backlog, rows, regions, generations, vectors)
@@ -68,10 +68,10 @@ def vector_lines(
 
 def _at_equal_recall(folder: Path, rows: int, regions: int, generations: int) -> Line:
     """Searches of ours beside those of the merged table that find as many of the nearest rows."""
-    vectors = _queries(rows)
+    vectors = queries(rows)
     uri = _base(folder, rows)
     table = _enabled(uri, memwal.RegionSpec.bucket("id", regions))
-    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, _rows)
+    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, vector_rows)
     merged = _merge_elsewhere(table, folder)
     nearest = _nearest(merged, vectors)
     ours = _recall(lambda n: _ours(table, vectors[n]), nearest)
@@ -108,7 +108,7 @@ def _against_native(
     folder: Path, uri: str, rows: int, regions: int, generations: int, vectors: np.ndarray
 ) -> Iterator[Line]:
     table = _enabled(uri, memwal.RegionSpec.bucket("id", regions))
-    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, _rows)
+    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, vector_rows)
     merged = _merge_elsewhere(table, folder)
     planner = LsmVectorSearchPlanner(
         lance.dataset(uri), tables.native_snapshots(table), "vector", pk_columns=["id"]
@@ -152,7 +152,7 @@ def _against_native(
 def _behind(folder: Path, uri: str, rows: int, vectors: np.ndarray) -> Iterator[Line]:
     lagging = _enabled(uri, memwal.RegionSpec.unsharded())
     fresh = max(rows // _PART, 1)
-    tables.flush_generations(lagging, rows, _BEHIND, fresh, _rows)
+    tables.flush_generations(lagging, rows, _BEHIND, fresh, vector_rows)
     lagging.merge()
     caught_up_uri = _copied(uri, folder / "caught-up")
     caught_up = memwal.open(caught_up_uri)
@@ -219,9 +219,9 @@ def _nearest(dataset: lance.LanceDataset, vectors: np.ndarray) -> list[set[int]]
     return [set(row.tolist()) for row in ids]
 
 
-def _queries(rows: int) -> np.ndarray:
+def queries(rows: int) -> np.ndarray:
     """Vectors to search for, shape (queries, dimension)."""
-    queries = _rows(np.arange(_QUERIES), rows * 2)["vector"].combine_chunks()
+    queries = vector_rows(np.arange(_QUERIES), rows * 2)["vector"].combine_chunks()
     return np.asarray(queries.flatten().to_numpy().reshape(_QUERIES, -1))
 
 
@@ -236,7 +236,7 @@ def _merge_elsewhere(table: memwal.Table, folder: Path) -> lance.LanceDataset:
 def _base(folder: Path, rows: int) -> str:
     """A table of vectors with an index on them."""
     uri = str(folder / "vectors")
-    _index(tables.write_in_pieces(uri, VECTORS, rows, _rows, piece=_PIECE))
+    _index(tables.write_in_pieces(uri, VECTORS, rows, vector_rows, piece=_PIECE))
     return uri
 
 
@@ -256,7 +256,7 @@ def _enabled(uri: str, spec: memwal.RegionSpec) -> memwal.Table:
     )
 
 
-def _rows(ids: np.ndarray, seed: int) -> pa.Table:
+def vector_rows(ids: np.ndarray, seed: int) -> pa.Table:
     """Rows whose vectors lie in groups."""
     shape = np.random.default_rng(0)
     scale = np.float32(_DIRECTIONS**-0.5)

@@ -54,7 +54,7 @@ def _first_scan(task: dict[str, Any]) -> dict[str, float]:
     table = memwal.open(task["uri"])
     table.base()
     started = time.process_time()
-    rows = table.scan().to_table().num_rows
+    rows = table.scan(filter=task.get("filter")).to_table().num_rows
     return {"seconds": time.process_time() - started, "rows": rows}
 
 

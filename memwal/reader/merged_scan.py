@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +51,7 @@ def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> Mask
     if snapshot is None:
         dataset = source.dataset
     else:
-        names, view = _names_in(filter, base), snapshot.view
+        names, view = names_in(filter, base), snapshot.view
         columns = [view.column(name) for name in names]
         schema = pa.schema([view.schema.field(name) for name in names])
         dataset = write_in_memory(without_key_marks(pa.Table.from_arrays(columns, schema=schema)))
@@ -60,12 +61,18 @@ def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> Mask
     return passing
 
 
-def _names_in(filter: str, base: BaseTable) -> list[str]:
+def names_in(filter: str, base: BaseTable) -> list[str]:
     """Return the columns that a predicate names, and perhaps others; at least one."""
     text = filter.casefold().replace("``", "`")
     # A column that the predicate names occurs in its text; one column more does no harm.
     names = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
     return names or list(base.key_or_column)
+
+
+def is_filtered_by_index(base: BaseTable, name: str) -> bool:
+    """Return whether the base table has an index that answers filters on a column."""
+    indexes = base.dataset.describe_indices()
+    return find_index(indexes, name, lambda kind: kind.finds_keys) is not None
 
 
 GENERATION: Final = "_gen"
@@ -232,9 +239,9 @@ class MergedScan:
             chosen = passing_together(
                 sources,
                 base.schema,
-                _names_in(self._filter, base),
+                names_in(self._filter, base),
                 self._filter,
-                is_indexed=self._is_indexed,
+                is_indexed=partial(is_filtered_by_index, base),
             )
             if chosen is None:
                 return None
@@ -258,11 +265,6 @@ class MergedScan:
         schema = with_extra(self._schema, self._extra)
         rows = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         return (batch for batch in rows.to_batches(_BATCH_ROWS) if batch.num_rows)
-
-    def _is_indexed(self, name: str) -> bool:
-        """Return whether the base table has an index that answers filters on a column."""
-        indexes = self.sources.base.dataset.describe_indices()
-        return find_index(indexes, name, lambda kind: kind.finds_keys) is not None
 
     def _live_mask(self, positions: Sequence[int], layouts: Sequence[FragmentLayout]) -> Mask:
         """Mark the rows of flushed generations that are the newest of their keys."""
@@ -361,7 +363,7 @@ class MergedScan:
         with_row_address = ROW_ADDRESS in self._extra or not (columns or options.get("with_row_id"))
         outside_index = None
         if self._filter is not None:
-            names_in_filter = _names_in(self._filter, base)
+            names_in_filter = names_in(self._filter, base)
             uncovered = uncovered_fragments(base, names_in_filter)
             outside_index = filter_uncovered(base, uncovered, names_in_filter, self._filter)
         if outside_index is not None:

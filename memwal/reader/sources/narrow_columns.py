@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -103,7 +103,7 @@ def layout_of(source: GenerationSource) -> FragmentLayout:
 
 
 def group_generations(
-    sources: Sequence[GenerationSource], positions: Iterable[int]
+    sources: Sequence[GenerationSource] | Mapping[int, GenerationSource], positions: Iterable[int]
 ) -> Iterator[list[int]]:
     """Group flushed generations, by their positions, into lists with a bounded number of rows."""
     group: list[int] = []

@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
@@ -52,7 +52,7 @@ class RegionPruner:
         self._bounds = [
             _column_bounds(alternative, base.schema) for alternative in parse_alternatives(filter)
         ]
-        self._specs: dict[int, RegionSpec | None] = {}
+        self._fields: dict[int, list[_FixedField]] = {}
 
     def reason_against(self, region: RegionManifest) -> str | None:
         """Return why no row of a region can pass; None if a row may."""
@@ -60,24 +60,40 @@ class RegionPruner:
             return None
         if not self._bounds:
             return "no row can pass the filter"
-        fields = self._fixed_fields(region)
+        values = self._fixed_values(region)
         reasons = []
-        for bounds in self._bounds:
-            reason = _reason(fields, bounds)
+        for number, bounds in enumerate(self._bounds):
+            reason = _reason(values, number, bounds)
             if reason is None:
                 return None
             reasons.append(reason)
         return "; ".join(dict.fromkeys(reasons))
 
-    def _fixed_fields(self, region: RegionManifest) -> list[tuple[RegionField, pa.Array]]:
-        """Return the fields with a value that all rows of a region share, and these values."""
-        if region.spec_id not in self._specs:
-            self._specs[region.spec_id] = spec_of(self._base, region.spec_id)
-        spec = self._specs[region.spec_id]
+    def _fixed_values(self, region: RegionManifest) -> list[_FixedValue]:
+        """Return the values that all rows of a region share."""
+        if region.spec_id not in self._fields:
+            spec = spec_of(self._base, region.spec_id)
+            self._fields[region.spec_id] = self._fixed_fields(spec) if spec is not None else []
         stored = dict(region.region_fields)
-        fixed = []
-        for field in spec.fields if spec is not None else ():
+        values = []
+        for field in self._fields[region.spec_id]:
             # A value that is not stored is null, or another client did not record it.
+            if field.field.field_id not in stored:
+                continue
+            try:
+                value = decode_values([stored[field.field.field_id]], field.value_type)
+            except CorruptDataError:
+                # The column had another type when the region was made.
+                continue
+            plain = plain_values(value)[0]
+            if field.bare is None or (field.bare and plain not in field.bare):
+                values.append(_FixedValue(field, plain, value))
+        return values
+
+    def _fixed_fields(self, spec: RegionSpec) -> list[_FixedField]:
+        """Return the fields of a spec whose values all rows of a key share."""
+        fixed = []
+        for field in spec.fields:
             is_fixed = field.columns and all(
                 column is not None
                 and (
@@ -88,34 +104,54 @@ class RegionPruner:
                 )
                 for column in field.columns
             )
-            if field.field_id not in stored or not is_fixed:
+            if not is_fixed:
                 continue
             try:
                 value_type = field.value_type(self._base.schema)
-                value = decode_values([stored[field.field_id]], value_type)
-            except (CorruptDataError, InvalidInputError):
-                # The column had another type when the region was made.
+            except InvalidInputError:
                 continue
-            if not self._may_hold_bare_keys(field, value):
-                fixed.append((field, value))
+            tests = [_value_test(field, bounds) for bounds in self._bounds]
+            fixed.append(_FixedField(field, value_type, self._bare_values(field), tests))
         return fixed
 
-    def _may_hold_bare_keys(self, field: RegionField, value: pa.Array) -> bool:
-        """Return whether a region may have bare keys: tombstones with nulls outside of the key.
+    def _bare_values(self, field: RegionField) -> tuple[Any, ...] | None:
+        """Return the values of regions that may have bare keys; None: none may, (): each may.
 
-        Another client writes such tombstones, whatever values the rows had, and routes them by the
-        nulls. In a table without a key no row is deleted.
+        Bare keys are tombstones with nulls outside of the key. Another client writes such
+        tombstones, whatever values the rows had, and routes them by the nulls. In a table without a
+        key no row is deleted.
         """
-        if not self._base.primary_key:
-            return False
         outside = [column for column in field.columns if column not in self._base.primary_key]
-        if not outside:
-            return False
+        if not (self._base.primary_key and outside):
+            return None
         if len(field.columns) > 1:
-            return True
+            return ()
         types = [self._base.schema.field(str(column)).type for column in outside]
         bare = field.transform.apply([pa.nulls(1, data_type) for data_type in types])
-        return not bare.null_count and bool(pc.equal(bare[0], value[0]).as_py())
+        return None if bare.null_count else tuple(plain_values(bare))
+
+
+_ValueTest = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FixedField:
+    """Field of a spec whose value all rows of a key share."""
+
+    field: RegionField
+    value_type: pa.DataType
+    bare: tuple[Any, ...] | None  # see RegionPruner._bare_values
+    # For each alternative of the filter: whether rows that pass it can have a plain value; None if
+    # they can have each.
+    tests: Sequence[_ValueTest | None]
+
+
+class _FixedValue(NamedTuple):
+    """Value that all rows of a region share."""
+
+    field: _FixedField
+    plain: Any
+    value: pa.Array
 
 
 def _column_bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, ColumnBounds]:
@@ -134,26 +170,31 @@ def _column_bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, Col
 
 
 def _reason(
-    fields: Sequence[tuple[RegionField, pa.Array]], bounds: Mapping[str, ColumnBounds]
+    fixed: Sequence[_FixedValue], number: int, bounds: Mapping[str, ColumnBounds]
 ) -> str | None:
-    for field, value in fields:
-        named = [bounds[column] for column in field.columns if column and column in bounds]
-        if len(named) == len(field.columns) and not _is_possible(field, value, named):
-            return _explain([(field, value)], named)
+    """Return why the alternative ``number`` of a filter has no row; ``bounds`` are its bounds."""
+    for value in fixed:
+        is_possible = value.field.tests[number]
+        if is_possible is not None and not is_possible(value.plain):
+            return _explain([value], [bounds[str(column)] for column in value.field.field.columns])
     for column, bound in bounds.items():
-        parts = [
-            (field, field.transform, value)
-            for field, value in fields
-            if field.columns == (column,) and isinstance(field.transform, CalendarPart)
+        values = [
+            (value, value.field.field.transform)
+            for value in fixed
+            if value.field.field.columns == (column,)
         ]
-        values = [(part, int(value[0].as_py())) for _, part, value in parts]
-        if values and not _has_period(bound, values):
-            return _explain([(field, value) for field, _, value in parts], [bound])
+        parts = [
+            (value, transform) for value, transform in values if isinstance(transform, CalendarPart)
+        ]
+        if parts and not _has_period(bound, [(part, int(value.plain)) for value, part in parts]):
+            return _explain([value for value, _ in parts], [bound])
     return None
 
 
-def _explain(fields: Sequence[tuple[RegionField, pa.Array]], bounds: Sequence[ColumnBounds]) -> str:
-    values = " and ".join(f"{field} is {_literal(value[0].as_py())}" for field, value in fields)
+def _explain(fixed: Sequence[_FixedValue], bounds: Sequence[ColumnBounds]) -> str:
+    values = " and ".join(
+        f"{value.field.field} is {_literal(value.value[0].as_py())}" for value in fixed
+    )
     comparisons = " and ".join(str(part) for bound in bounds for part in bound.comparisons)
     return f"{values} in all of its rows, and in none where {comparisons}"
 
@@ -162,41 +203,45 @@ def _literal(value: object) -> str:
     return repr(value) if isinstance(value, str | bytes) else str(value).lower()
 
 
-def _is_possible(field: RegionField, value: pa.Array, bounds: Sequence[ColumnBounds]) -> bool:
-    """Return whether rows within the bounds can have the value of the region."""
-    choices = [choice for bound in bounds if (choice := bound.choices()) is not None]
+def _value_test(field: RegionField, bounds: Mapping[str, ColumnBounds]) -> _ValueTest | None:
+    """Return the test of whether rows within the bounds can have the value of a region.
+
+    It takes plain values. None if it would allow each.
+    """
+    named = [bounds[column] for column in field.columns if column and column in bounds]
+    if len(named) < len(field.columns):
+        return None
+    choices = [choice for bound in named if (choice := bound.choices()) is not None]
     combinations = int(np.prod([len(choice) for choice in choices], dtype=np.float64))
-    if len(choices) == len(bounds) and combinations <= _MAX_COMBINATIONS:
-        return _any_gives(field, value, choices, [bound.data_type for bound in bounds])
-    if isinstance(field.transform, Identity):
-        return bounds[0].allows(plain_values(value)[0])
-    if isinstance(field.transform, CalendarPart):
-        return bounds[0].allows_part(field.transform.part, int(value[0].as_py()))
-    if isinstance(field.transform, Truncate):
-        return _overlaps(bounds[0], plain_values(value)[0], field.transform.width)
-    return True
+    transform = field.transform
+    if len(choices) == len(named) and combinations <= _MAX_COMBINATIONS:
+        given = _given_values(field, choices, [bound.data_type for bound in named])
+        return None if given is None else given.__contains__
+    if isinstance(transform, Identity):
+        return named[0].allows
+    if isinstance(transform, CalendarPart):
+        return partial(named[0].allows_part, transform.part)
+    if isinstance(transform, Truncate):
+        return lambda value: _overlaps(named[0], value, transform.width)
+    return None
 
 
-def _any_gives(
-    field: RegionField,
-    value: pa.Array,
-    choices: Sequence[Sequence[object]],
-    types: Sequence[pa.DataType],
-) -> bool:
-    """Return whether the transform maps any of the choices to the value of the region."""
+def _given_values(
+    field: RegionField, choices: Sequence[Sequence[object]], types: Sequence[pa.DataType]
+) -> frozenset[Any] | None:
+    """Return the plain values to which the transform maps the choices; None if that is unknown."""
     rows = list(itertools.product(*choices))
     if not rows:
-        return False
+        return frozenset()
     columns = [
         array_of(column, data_type)
         for column, data_type in zip(zip(*rows, strict=True), types, strict=True)
     ]
     try:
-        transformed = field.transform.apply(columns)
+        return frozenset(plain_values(field.transform.apply(columns)))
     except InvalidInputError:
         # E.g. a text that is no date.
-        return True
-    return bool(pc.any(pc.equal(transformed, value[0])).as_py())
+        return None
 
 
 def _overlaps(bound: ColumnBounds, value: Any, width: int) -> bool:

@@ -25,9 +25,11 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.hits import Hits
+from memwal.reader.merged_scan import is_filtered_by_index, names_in
 from memwal.reader.sources.cache import LruCache, cache_budget
+from memwal.reader.sources.narrow_columns import group_generations, layout_of, passing_together
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
-from memwal.search.vector.candidates import LiveRows
+from memwal.search.vector.candidates import LiveGenerationRows, LiveRows
 from memwal.search.vector.query import VectorQuery
 from memwal.util.arrays import RowIds, nbytes_of
 from memwal.util.concurrency import run_all
@@ -116,6 +118,50 @@ def cached_layouts(
     return layouts
 
 
+def passing_parts(
+    base: BaseTable,
+    parts: Sequence[LiveRows],
+    layouts: Sequence[VectorLayout | None],
+    filter: str,
+) -> list[LiveRows | None]:
+    """Return the rows of generations with layouts that pass a filter, by one scan in memory.
+
+    None for a part that is searched through storage: it has no layout, is no flushed generation, or
+    the filter names a column that is not kept in memory.
+    """
+    passing: list[LiveRows | None] = [None] * len(parts)
+    names = names_in(filter, base)
+    flushed = {
+        number: part
+        for number, (part, layout) in enumerate(zip(parts, layouts, strict=True))
+        if layout is not None
+        and isinstance(part, LiveGenerationRows)
+        and not layout_of(part.source).has_deletions
+    }
+    sources = {number: part.source for number, part in flushed.items()}
+    for group in group_generations(sources, flushed):
+        found = passing_together(
+            [sources[number] for number in group],
+            base.schema,
+            names,
+            filter,
+            is_indexed=partial(is_filtered_by_index, base),
+        )
+        if found is None:
+            continue
+        ends = np.cumsum([layout_of(sources[number]).rows for number in group])
+        cuts = np.searchsorted(found, ends)
+        for number, end, rows in zip(group, ends, np.split(found, cuts[:-1]), strict=True):
+            part, layout = flushed[number], layout_of(sources[number])
+            passes = np.zeros(layout.rows, np.bool_)
+            passes[rows - (end - layout.rows)] = True
+            kept = passes[layout.positions(part.addresses)]
+            passing[number] = LiveRows(
+                part.number, part.name, part.addresses[kept], part.rows[kept]
+            )
+    return passing
+
+
 def nearest_in_memory(
     warm: Sequence[tuple[LiveRows, VectorLayout]], query: VectorQuery, partitions: Partitions
 ) -> Hits:
@@ -171,6 +217,8 @@ def _select_live(
     for number in np.unique(of):
         position = positions[of == number]
         part, layout = parts[number], layouts[number]
+        if not len(part.addresses):
+            continue
         addresses = layout.addresses[position]
         at = np.minimum(np.searchsorted(part.addresses, addresses), len(part.addresses) - 1)
         living = part.addresses[at] == addresses

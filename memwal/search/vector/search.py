@@ -34,6 +34,7 @@ from memwal.search.vector.in_memory import (
     cached_layouts,
     index_partitions,
     nearest_in_memory,
+    passing_parts,
 )
 from memwal.search.vector.query import SearchOptions, VectorQuery
 from memwal.util.arrays import RowIds
@@ -107,11 +108,19 @@ def _search_tasks(
                 partial(unindexed_candidates, base, unbridged, gap, query),
             )
         )
-    partitions = None if index is None or query.filter else index_partitions(base, index, query)
+    partitions = None if index is None else index_partitions(base, index, query)
     layouts: list[VectorLayout | None] = [None] * len(stored)
     if partitions is not None:
         layouts = cached_layouts(stored, query.column, partitions)
-        warm = [(rows.live, layout) for rows, layout in zip(stored, layouts, strict=True) if layout]
+        live = [rows.live for rows in stored]
+        if query.filter is not None:
+            passing = passing_parts(base, live, layouts, query.filter)
+            live = [part or rows for part, rows in zip(passing, live, strict=True)]
+            layouts = [
+                layout if part is not None else None
+                for part, layout in zip(passing, layouts, strict=True)
+            ]
+        warm = [(part, layout) for part, layout in zip(live, layouts, strict=True) if layout]
         if warm:
             tasks.append(partial(nearest_in_memory, warm, query, partitions))
     tasks += [rows.search for rows, layout in zip(stored, layouts, strict=True) if layout is None]

@@ -50,8 +50,35 @@ def test_a_few_searches_go_through_indexes_and_the_next_do_not(
     for k in (1, 10, 1000):
         searched.check_nearest(searched.table, k=k, least=k, refine_factor=1000)
     searched.check_nearest(searched.table, least=0, nprobes=1)
+
+
+def test_a_filter_is_evaluated_over_all_generations_at_once(
+    searched: Searched, monkeypatch: pytest.MonkeyPatch, search_in_memory: Callable[[bool], None]
+) -> None:
+    search_in_memory(True)
+    for k in (1, 10, 1000):
+        searched.check_nearest(searched.table, k=k, least=k, refine_factor=1000, filter="n < 4")
+    # A newer row does not pass: the older one, which does, is not found.
+    with searched.table.writer() as writer:
+        writer.upsert(searched.rows(range(100, 140)))
+        writer.flush()
+        for _ in range(3):
+            searched.check_nearest(writer, k=1000, least=1000, refine_factor=1000, filter="n < 4")
+        monkeypatch.setattr(vector_search, "generation_candidates", _through_indexes)
+        searched.check_nearest(writer, k=1000, least=1000, refine_factor=1000, filter="n < 4")
+        writer.upsert(searched.rows(range(100, 120)))
+        searched.check_nearest(writer, k=1000, least=1000, refine_factor=1000, filter="n < 4")
+
+
+def test_a_filter_on_a_column_that_is_not_kept_is_evaluated_by_the_generations(
+    searched: Searched, monkeypatch: pytest.MonkeyPatch, search_in_memory: Callable[[bool], None]
+) -> None:
+    search_in_memory(True)
+    both = "n < 4 and v is not null"
+    searched.check_nearest(searched.table, k=1000, least=1000, refine_factor=1000, filter=both)
+    monkeypatch.setattr(vector_search, "generation_candidates", _through_indexes)
     with pytest.raises(ThroughIndexError):
-        searched.check_nearest(searched.table, least=10, filter="n < 4")
+        searched.check_nearest(searched.table, least=10, filter=both)
 
 
 @pytest.mark.parametrize(
