@@ -288,15 +288,17 @@ class TestDamage:
         with pytest.raises(CorruptDataError, match=str(REGION)):
             fresh(memwal.open(table.uri))
 
-    def test_a_lost_end_of_the_log_is_told(self, table: memwal.Table) -> None:
-        """The manifest names a later position than the newest entry that is left."""
-        writer = table.writer()
-        for number in range(4):
-            writer.upsert(rows({number: number}))
-        writer.abort()
-        newest = max(log(table))
+    @pytest.mark.parametrize("hinted", [True, False])
+    def test_a_lost_end_of_the_log_is_told(self, table: memwal.Table, hinted: bool) -> None:
+        """The manifest names a later position than the newest entry that is left, if any."""
+        with table.writer() as writer:
+            for number in range(4):
+                writer.upsert(rows({number: number}))
+            newest = max(log(table)) if hinted else 0
+            if hinted:
+                writer.abort()
         manifests(table).update(lambda latest: replace(latest, wal_last_seen=newest))
-        for position in (newest - 1, newest):
+        for position in sorted(log(table))[-2 if hinted else 0 :]:
             (folder(table) / wal_key(REGION, position)).unlink()
         with pytest.raises(CorruptDataError, match=str(REGION)):
             fresh(table)
