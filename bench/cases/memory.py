@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common import tables
-from common.measure import Line, Rival, Target, constant
+from common.measure import Line, Rival, Target, constant, exponent
 from common.processes import run_child
 
 import memwal
@@ -18,10 +18,14 @@ _BATCH = 1_000
 _MEMTABLE_BYTES_PER_ROW = (64 << 20) / 100_000
 _LEAST_MEMTABLE_BYTES = 1 << 20
 _BUDGETS_WRITTEN = 4
+_BATCHES_PER_BUDGET = 10
 _BYTES_PER_WIDE_ROW = 600
 _REPLAYED_PER_ROW = 10
 _PADDING = 200
 _MIB = 1 << 20
+# Rows of 1 MiB at the default size of the benchmarks.
+_WIDE_BYTES_PER_ROW = _MIB / 100_000
+_GROWTH = 16
 
 
 def writing(folder: Path, rows: int) -> Iterator[Line]:
@@ -41,6 +45,31 @@ def writing(folder: Path, rows: int) -> Iterator[Line]:
             result,
             f"{written:,} rows of {tables.DIMENSIONS} floats in {result['seconds']:.1f} s",
         )
+    yield _wide(folder, options, max(int(rows * _WIDE_BYTES_PER_ROW), _GROWTH))
+
+
+def _wide(folder: Path, options: dict[str, int], width: int) -> Line:
+    """Peak memory of writes of wide rows, and of as many bytes in rows of a sixteenth."""
+    peaks = {}
+    written = _BUDGETS_WRITTEN * _budget(options) // width
+    for rows, padding in ((written * _GROWTH, width // _GROWTH), (written, width)):
+        table = tables.create_narrow(folder / f"padded-{padding}")
+        batch = max(rows // (_BUDGETS_WRITTEN * _BATCHES_PER_BUDGET), 1)
+        task = {"do": "write", "rows": rows, "batch": batch, "padding": padding}
+        peaks[padding] = run_child("writing", {**task, "options": options, "uri": table.uri})
+    narrow, wide = (
+        constant((peaks[padding]["peak"] - peaks[padding]["baseline"]) / _MIB)
+        for padding in (width // _GROWTH, width)
+    )
+    return _line(
+        "memory",
+        f"peak memory of writes of rows of {width:,} bytes",
+        options,
+        peaks[width],
+        f"{written:,} rows; from rows of a sixteenth on it grows with the exponent "
+        f"{exponent(wide, narrow, _GROWTH):.2f}",
+        bound=2,
+    )
 
 
 def replaying(folder: Path, rows: int) -> Iterator[Line]:
@@ -77,7 +106,13 @@ def _budget(options: Mapping[str, Any]) -> int:
 
 
 def _line(
-    name: str, what: str, options: Mapping[str, Any], result: Mapping[str, Any], note: str
+    name: str,
+    what: str,
+    options: Mapping[str, Any],
+    result: Mapping[str, Any],
+    note: str,
+    *,
+    bound: float = 2.5,
 ) -> Line:
     return Line(
         name=name,
@@ -87,6 +122,6 @@ def _line(
         unit="MiB",
         against="budget of the MemTables",
         rival=Rival.LIMIT,
-        target=Target(2.5),
+        target=Target(bound),
         note=f"{note}; {result['baseline'] / _MIB:.0f} MiB before",
     )

@@ -34,7 +34,10 @@ def main() -> None:
 def _write(table: memwal.Table, task: dict[str, Any]) -> None:
     with tables.open_ours(table, memwal.WriterOptions(**task["options"])) as writer:
         for start in range(0, task["rows"], task["batch"]):
-            writer.upsert(tables.wide_rows(task["batch"], start))
+            if task.get("padding"):
+                writer.upsert(tables.narrow_rows(task["batch"], start, padding=task["padding"]))
+            else:
+                writer.upsert(tables.wide_rows(task["batch"], start))
 
 
 def _replay(table: memwal.Table, task: dict[str, Any]) -> None:

@@ -66,7 +66,9 @@ class TableRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the table. Large batches are not copied."""
-        start, step = 0, _FIRST_ROWS
+        # A first batch of wide rows would be a copy of the whole table.
+        narrow = _BATCH_BYTES * self.table.num_rows // max(1, self.table.nbytes)
+        start, step = 0, min(_FIRST_ROWS, max(1, narrow))
         while start < self.table.num_rows:
             part = self.table.slice(start, step)
             start += part.num_rows

@@ -43,7 +43,7 @@ _FEW_ROWS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class MaintainedIndex:
-    """Index of the base table that every generation carries too."""
+    """Index of the base table that generations carry too."""
 
     name: str  # in the base table and in generations
     column: str  # path in the version of the base table that was read

@@ -265,3 +265,10 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(make_table: MakeTable) ->
     assert pa.system_memory_pool().bytes_allocated() - handed_on >= size // 2
     # Unless somebody has made that of the C library the usual one.
     assert usual.backend_name == "system" or usual.bytes_allocated() - before < size // 10
+
+
+def test_wide_rows_are_read_a_few_at_a_time() -> None:
+    wide = pa.table({"id": range(40), "data": [bytes(1 << 18)] * 40})
+    batches = list(TableRows(wide, ("id",)).batches())
+    assert max(batch.nbytes for batch in batches) < 3 << 20
+    assert pa.Table.from_batches(batches) == wide
