@@ -384,7 +384,7 @@ class TestEnd:
 
         run(main)
         for thread in set(threading.enumerate()) - before:
-            thread.join(60)
+            thread.join(240)
             assert not thread.is_alive()
 
 

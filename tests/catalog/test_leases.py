@@ -157,7 +157,7 @@ def test_a_lease_that_is_taken_by_force_is_lost(leases: Leases) -> None:
 
 
 def test_the_heartbeat_hears_of_the_loss(leases: Leases) -> None:
-    lease = leases.acquire("t", ttl=timedelta(seconds=0.6))
+    lease = leases.acquire("t", ttl=timedelta(seconds=3))
     leases.release("t")
     until(lambda: lease.lost)
     lease.release()

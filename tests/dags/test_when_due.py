@@ -187,7 +187,7 @@ def second_triggerer(airflow: AirflowStandalone) -> Iterator[None]:
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(240)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

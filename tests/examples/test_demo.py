@@ -100,7 +100,7 @@ def test_an_interrupt_leaves_nothing_running(tmp_path: Path, component: str) -> 
             assert running.poll() is None
             time.sleep(0.1)
         running.send_signal(signal.SIGINT)
-        output, _ = running.communicate(timeout=60)
+        output, _ = running.communicate(timeout=240)
 
     assert running.returncode == demo.INTERRUPTED
     assert b"Traceback" not in output

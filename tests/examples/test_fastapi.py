@@ -302,7 +302,7 @@ class TestProcesses:
             row = httpx.get(f"http://127.0.0.1:{port}/orders/{key}").json()
             assert row["total"] >= total
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, -signal.SIGTERM)
+        assert process.wait(240) in (0, -signal.SIGTERM)
         table = memwal.open(uri)
         clients.check(table.scan().to_table())
         table.checkpoint()
@@ -315,7 +315,7 @@ class TestProcesses:
         clients = Clients(port)
         time.sleep(1.5)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, -signal.SIGTERM)
+        assert process.wait(240) in (0, -signal.SIGTERM)
         clients.end()
         # Without another claim: everything was flushed.
         clients.check(memwal.open(uri).scan().to_table())

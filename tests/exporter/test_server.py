@@ -304,13 +304,13 @@ class TestCost:
 
         def slow() -> Any:
             reading.set()
-            assert over.wait(60)
+            assert over.wait(240)
             return real()
 
         monkeypatch.setattr(catalog, "list", slow)
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(scrape)
-            assert reading.wait(60)
+            assert reading.wait(240)
             assert scrape() == {"memwal_catalog_up": {(): 0}}
             over.set()
             assert first.result()["memwal_catalog_up"] == {(): 1}
@@ -357,7 +357,7 @@ class TestServer:
             with urllib.request.urlopen(where) as answer:
                 assert b"memwal_catalog_up 1.0" in answer.read()
             serving.send_signal(signal.SIGTERM)
-            assert serving.wait(60) == 0
+            assert serving.wait(240) == 0
 
 
 class TestNames:

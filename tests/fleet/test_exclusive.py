@@ -158,9 +158,9 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
         # They wait as long as they were told.
         timer = threading.Timer(0.2, catalog.leases.release, [job_resource("flights", "exclusive")])
         timer.start()
-        left = wait_for_exclusive(catalog.leases, "flights", wait=timedelta(seconds=30))
+        left = wait_for_exclusive(catalog.leases, "flights", wait=timedelta(seconds=240))
         assert left is not None
-        assert timedelta(0) < left < timedelta(seconds=30)
+        assert timedelta(0) < left < timedelta(seconds=240)
         timer.join()
     assert isinstance(run_job(catalog, JobRequest("flights", job, force=True)), JobResult)
 
@@ -171,12 +171,12 @@ def test_nobody_stands_back_from_a_turn_that_ran_out(
     """A compaction died with exclusive access: nobody renews its leases, or gives them back."""
     managed()
     for name in ("exclusive", "merge"):
-        leave_lease(name, timedelta(seconds=0.5), holder="dead:1")
+        leave_lease(name, timedelta(seconds=5), holder="dead:1")
     found = run_job(catalog, JobRequest("flights", "merge"))
     assert isinstance(found, Skipped)
     assert "dead:1" in found.reason
     assert isinstance(
-        run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))), JobResult
+        run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=240))), JobResult
     )
     assert wait_for_exclusive(catalog.leases, "nobody", wait=None) is None
 

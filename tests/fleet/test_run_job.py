@@ -195,7 +195,7 @@ def test_a_second_run_skips_or_waits(catalog: Catalog, managed: Managed) -> None
     assert "host-1:17" in str(found)
     threading.Timer(0.3, lease.release).start()
     assert (
-        done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30)))).commits
+        done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=240)))).commits
         == 1
     )
     # What was due when it began to wait is not done twice.
@@ -210,9 +210,9 @@ def test_the_ghost_of_a_crashed_run_expires(
     catalog: Catalog, managed: Managed, leave_lease: Callable[..., None]
 ) -> None:
     managed()
-    leave_lease("merge", timedelta(seconds=1), token=7)
+    leave_lease("merge", timedelta(seconds=5), token=7)
     assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.RUNNING
-    result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))))
+    result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=240))))
     assert result.metrics["generations"] == 6
     assert catalog.runs()[0].lease_token == 8
 

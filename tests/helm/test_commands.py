@@ -164,7 +164,7 @@ def serving(release: Release, name: str, url: str) -> Iterator[Callable[[str], s
         yield ask
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(240) == 0
 
 
 @pytest.mark.slow

@@ -118,13 +118,13 @@ class Writer:
 
     def wait_until_under_way(self) -> None:
         for lane in self.lanes:
-            assert lane.enough.wait(60)
+            assert lane.enough.wait(240)
             assert lane.error is None
 
     def check_fenced(self) -> None:
         """After another claim every write must fail, without help, and a flush of what is left."""
         for lane in self.lanes:
-            lane.join(60)
+            lane.join(240)
             assert not lane.is_alive()
             self._check(lane.error)
         try:
@@ -145,7 +145,7 @@ class Writer:
     def stop(self) -> None:
         for lane in self.lanes:
             lane.stop.set()
-            lane.join(60)
+            lane.join(240)
             assert lane.error is None
         self.close()
 

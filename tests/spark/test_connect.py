@@ -437,7 +437,7 @@ def test_an_application_that_is_told_to_end_ends_its_tasks(
         while client.poll() is None and not beats.exists():
             time.sleep(0.05)
         client.terminate()
-        _, errors = client.communicate(timeout=60)
+        _, errors = client.communicate(timeout=240)
     assert client.returncode == 128 + signal.SIGTERM
     assert "error: " in errors
     assert is_still(beats)

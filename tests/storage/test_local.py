@@ -870,7 +870,7 @@ def test_a_process_forked_inside_a_lock_does_not_keep_it(
 
     assert process.stdout is not None
     assert process.stdout.readline() == "free\n"
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class Overwriting:
         manifest = request.method == "PUT" and "/_versions/" in request.path
         if manifest and next(self._arrived) in (1, 2):
             with suppress(threading.BrokenBarrierError):
-                self._both.wait(timeout=60)
+                self._both.wait(timeout=240)
         return forward()
 
 

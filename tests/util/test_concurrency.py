@@ -21,7 +21,7 @@ class Slow:
     def __call__(self) -> None:
         self.calls += 1
         self.begun.set()
-        assert self.may_end.wait(60)
+        assert self.may_end.wait(240)
 
 
 def test_threads_that_ask_while_a_call_runs_share_the_next_one() -> None:
@@ -29,7 +29,7 @@ def test_threads_that_ask_while_a_call_runs_share_the_next_one() -> None:
     shared = SharedCall(slow)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(shared)
-        assert slow.begun.wait(60)
+        assert slow.begun.wait(240)
         asked = [pool.submit(shared) for _ in range(7)]
         while shared._asked < 8:
             time.sleep(0.01)

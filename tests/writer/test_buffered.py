@@ -82,7 +82,7 @@ def test_below_the_thresholds_writes_gather(table: memwal.Table) -> None:
     options = WriterOptions(durable=False, buffer_interval=3600, buffer_writes=10)
     with table.writer(options=options) as writer:
         handles = [writer.upsert(rows({n: n})) for n in range(10)]
-        handles[9].wait(30)
+        handles[9].wait(240)
         handles += [writer.upsert(rows({n: n})) for n in range(10, 15)]
         assert sum(batch.num_rows for e in log(table).values() for batch in e.batches) == 10
         assert not handles[10].done()

@@ -132,7 +132,7 @@ def test_timers_start_when_a_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> 
     with no_more_threads(monkeypatch):
         timers.new_timer(ran[0].set).schedule(0)
     timers.new_timer(ran[1].set).schedule(0)
-    assert all(event.wait(60) for event in ran)
+    assert all(event.wait(240) for event in ran)
     timers.close(timeout=None)
 
 

@@ -146,9 +146,9 @@ def test_text_shows_regions_sums_lag_and_snapshot(cli, backlog):
     ]
     assert cells[2] == ["total", "", "", "0", "0", "0 B", "-", "0", "", "6"]
     assert cells[3] == ["id_idx", "6", "2", "28"]
-    assert "0 s" not in answer.stdout.rpartition("│")[2]
+    assert not re.search(r"\d s ", answer.stdout.rpartition("│")[2])
     backlog.build_snapshot()
-    assert "0 s" in cli("status", backlog.uri).stdout.rpartition("│")[2]
+    assert re.search(r"\d s ", cli("status", backlog.uri).stdout.rpartition("│")[2])
 
 
 def test_one_region(cli, backlog):

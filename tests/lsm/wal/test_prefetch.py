@@ -74,13 +74,13 @@ def test_its_early_end_waits_for_no_read(store: FaultyStore) -> None:
 
     def read() -> None:
         begun.set()
-        may_end.wait(60)
+        may_end.wait(240)
         ended.set()
 
     store.act("get", read, key="log/1")
     found = read_ahead(store, objects(0, 1), max_bytes=1000)
     assert next(found) == b"0"
-    assert begun.wait(60)
+    assert begun.wait(240)
     found.close()
     assert not ended.is_set()
     may_end.set()

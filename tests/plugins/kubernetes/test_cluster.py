@@ -680,7 +680,7 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     def drive(pod: Pod) -> None:
         if step == "runs":
             pod.run()
-            go.wait(60)
+            go.wait(240)
         elif step == "ended":
             # It does not get to hear of that.
             children[0].send_signal(signal.SIGSTOP)

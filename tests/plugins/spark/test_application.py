@@ -93,7 +93,7 @@ def test_whoever_waits_is_asked_whether_to_go_on(
 def test_folders_that_nobody_came_back_for_are_removed(state: Path, start: Start) -> None:
     done, running, half_made = start(""), start("import time; time.sleep(600)"), job_folder()
     assert done.child is not None
-    done.child.wait(30)
+    done.child.wait(240)
     long_ago = time.time() - 2 * application.KEEP_SECONDS
     for folder in (done.folder, running.folder, half_made):
         os.utime(folder, (long_ago, long_ago))
@@ -128,7 +128,7 @@ def test_a_long_log_is_read_in_pieces(start: Start, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(application, "MAX_READ_CHARACTERS", 10)
     job = start("print('a' * 25); print('b'); print('c' * 12, end='')")
     assert job.child is not None
-    job.child.wait(30)
+    job.child.wait(240)
     found = list(job.lines(lambda: None))
     assert "".join(found) == "a" * 25 + "b" + "c" * 12
     assert max(map(len, found)) <= 20

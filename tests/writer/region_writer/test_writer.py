@@ -745,7 +745,7 @@ class TestBackPressure:
             waiting = pool.submit(writer.upsert, rows({2: 2}))
             assert not waiting.done()
             pause.release()
-            waiting.result(timeout=30)
+            waiting.result(timeout=240)
         writer.close()
         assert state(table) == {1: 1, 2: 2}
 
@@ -837,7 +837,7 @@ class TestClosing:
         threads = [threading.Thread(target=go, args=(n,)) for n in range(3)]
         for thread in threads:
             thread.start()
-        started.wait(30)
+        started.wait(240)
         writer.close()
         for thread in threads:
             thread.join()
