@@ -30,6 +30,7 @@ from support.stores.faulty_store import FaultyStores
 from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
+from memwal.lsm.indexes import maintained
 from memwal.search.vector import in_memory as vector_memory
 from memwal.storage import local_files
 
@@ -284,6 +285,14 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
 def quick_faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
     """Do as ``faults`` does, without fsync: for tests that make a table for each of many steps."""
     return FaultyStores(monkeypatch, durable=False)
+
+
+@pytest.fixture(scope="module")
+def of_few_rows() -> Iterator[None]:
+    """Have generations of few rows carry every index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintained, "_FEW_ROWS", 0)
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import functools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from support.stores.s3_emulator import S3Emulator
 
 import memwal
 from memwal.format.paths import generation_dir
-from memwal.lsm.indexes import maintained
+
+pytestmark = pytest.mark.usefixtures("of_few_rows")
 
 DIMENSION = 16
 BASE_ROWS = 600
@@ -57,14 +58,6 @@ EACH_KIND_AND_METRIC = pytest.mark.parametrize(
         for m, metric in enumerate(METRICS)
     ],
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def of_few_rows() -> Iterator[None]:
-    """Have generations of few rows carry every index."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintained, "_FEW_ROWS", 0)
-        yield
 
 
 def vectors(ids: range, *, points: np.ndarray[Any, Any] = POINTS) -> pa.Table:

@@ -17,6 +17,8 @@ from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import generation_dir
 from memwal.jobs.verify.repair import repair
 
+pytestmark = pytest.mark.usefixtures("of_few_rows")
+
 HOUR = 3600.0
 
 

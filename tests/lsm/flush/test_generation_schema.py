@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,13 @@ from support.data.tables import REGION, MakeTable, keys, rows
 import memwal
 from memwal.format.paths import generation_dir
 from memwal.lsm.flush.generation import write_generation
-from memwal.lsm.indexes import maintained
 from memwal.lsm.indexes.kinds import BTREE, KINDS, IndexSpec
 from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
 from memwal.lsm.row_schema import RowSchema
 
+pytestmark = pytest.mark.usefixtures("of_few_rows")
+
 ID = pa.field("id", pa.int64(), nullable=False)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def of_few_rows() -> Iterator[None]:
-    """Have generations of few rows carry every index."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintained, "_FEW_ROWS", 0)
-        yield
 
 
 def accepted(table: memwal.Table, data: pa.Table, *, delete: pa.Array | None = None) -> pa.Table:
