@@ -1,7 +1,13 @@
 """Small merges: rows of some regions and their progress in one commit (spec: MemTable Merger).
 
-Lance's ``merge_insert`` finds, replaces and adds the rows: for 1,000 rows it takes less than half
-of the processor time of a divided merge, whose tasks exchange files.
+If few pages of an index on the key have the keys, the rows to replace and to delete are found there
+(:func:`~memwal.jobs.merge.match.find_by_index`), however large the base table is. One commit, by
+compare-and-swap on the version that was matched, has new fragments, deletions and progress. A
+process that dies or pauses before it leaves files that no version names, which are collected by
+age; one that comes late is refused, and another attempt matches the new version.
+
+Otherwise Lance's ``merge_insert`` finds, replaces and adds the rows: for many keys all over the
+table it takes less processor time than a divided merge, whose tasks exchange files.
 
 The commit that carries the rows also records the progress. What a process that pauses, dies or
 repeats does at each step:
@@ -30,7 +36,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -39,11 +45,13 @@ from uuid import UUID
 
 import lance
 import pyarrow as pa
+from lance.dataset import LanceOperation
+from lance.fragment import FragmentMetadata, write_fragments
 from lance.mem_wal import CompactedSsTable
 
-from memwal.base_table.commit import commit_durably
+from memwal.base_table.commit import commit_durably, commit_strictly
 from memwal.base_table.region_marks import raise_marks
-from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.base_table.snapshot import BaseTable, is_version_stored, lance_errors, open_base
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -52,6 +60,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.jobs.job import Guard, SkippedRegion
+from memwal.jobs.merge.match import Match, find_by_index, write_deletions
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import open_region
 from memwal.jobs.merge.screening import Gate, Screened, screen_region, store_quarantined
@@ -62,6 +71,7 @@ from memwal.quality.gate import GateDecision
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
 from memwal.reader.unreadable_indexes import is_index_damage
+from memwal.region.rows import key_column
 from memwal.storage.local_files import write_behind
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
@@ -150,6 +160,11 @@ class MergeSource:
     skipped: Mapping[UUID, SkippedRegion]
     decided: Mapping[UUID, GateDecision]  # of each region that the quality gate screened
 
+    @property
+    def merged(self) -> dict[UUID, int]:
+        """The newest generation of each region."""
+        return {selection.region_id: selection.last for selection in self.selections}
+
 
 @dataclass(slots=True)
 class _MergeCommit:
@@ -175,6 +190,22 @@ class _MergeCommit:
         if self.gate is not None and self.screened is not source:
             store_quarantined(self.location, self.gate.rules, source.decided, source.selections)
             self.screened = source
+        counted, commits = _merge_by_index(base, source), 1
+        if counted is None:
+            commits = self._merge_by_lance(base, source)
+        else:
+            self.metrics += counted
+        raise_marks(
+            self.location.store,
+            {selection.region_id: selection.mark for selection in source.selections},
+            source.merged,
+        )
+        if self.gate is not None:
+            self.gate.settle(source.selections)
+        return self._outcome(source, commits=commits)
+
+    def _merge_by_lance(self, base: BaseTable, source: MergeSource) -> int:
+        """Delete and upsert the rows, in a commit each; return how many there were."""
         if source.deletes.num_rows:
             self.metrics += _delete(base, source)
             base = open_base(self.location)
@@ -182,14 +213,7 @@ class _MergeCommit:
                 raise LostRaceError("the base table changed after the delete pass")
             self._check_lease()
         self.metrics += _upsert(base, source)
-        raise_marks(
-            self.location.store,
-            {selection.region_id: selection.mark for selection in source.selections},
-            {selection.region_id: selection.last for selection in source.selections},
-        )
-        if self.gate is not None:
-            self.gate.settle(source.selections)
-        return self._outcome(source)
+        return 2 if source.deletes.num_rows else 1
 
     def _pending_source(self, base: BaseTable) -> MergeSource:
         """Return the pending rows; those of the last attempt while these are unchanged."""
@@ -208,12 +232,11 @@ class _MergeCommit:
         if self.guard is not None:
             self.guard()
 
-    def _outcome(self, source: MergeSource) -> MergeOutcome:
+    def _outcome(self, source: MergeSource, *, commits: int = 0) -> MergeOutcome:
         """Describe the commit of a source; none was made if it has no generations."""
         report = self.gate.report(source.selections) if self.gate is not None else None
-        counted, metrics, commits = self.metrics, Counter[str](), 0
+        counted, metrics = self.metrics, Counter[str]()
         if source.selections:
-            commits = 2 if source.deletes.num_rows else 1
             metrics.update(
                 generations=sum(len(selection.generations) for selection in source.selections),
                 rows_upserted=counted["num_inserted_rows"] + counted["num_updated_rows"],
@@ -278,6 +301,76 @@ def _is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
 def _fits(source: MergeSource, base: BaseTable) -> bool:
     """Return whether the rows of a source have the columns of a version."""
     return bool(source.upserts.schema.equals(base.schema))
+
+
+def _merge_by_index(base: BaseTable, source: MergeSource) -> Counter[str] | None:
+    """Find the rows to replace by an index, and commit, or raise LostRaceError.
+
+    Return None if Lance is to find them. Values of unusable columns stay in a row that it updates.
+    """
+    keys = pa.concat_tables([source.upserts.select(base.primary_key), source.deletes])
+    if base.unusable:
+        return None
+    fragments: list[FragmentMetadata] = []
+    try:
+        with lance_errors(f"merging into {base.location}"):
+            found = find_by_index(base, key_column(keys, base.primary_key))
+            if found is None:
+                return None
+            matched, index_bytes = found
+            if source.upserts.num_rows:
+                options = {"storage_options": base.location.lance_options()}
+                with write_rows_behind(base.location, source.upserts.nbytes):
+                    fragments = write_fragments(
+                        source.upserts, base.dataset, mode="append", **options
+                    )
+            matches = write_deletions(base.dataset.get_fragments(), matched, {})
+    except (ObjectNotFoundError, TableSetupError) as error:
+        if is_version_stored(base.location, base.version):
+            raise
+        # This process was paused, and the table has gone on.
+        raise LostRaceError("the version that was matched was cleaned up") from error
+    commit_rows(base, fragments, matches, source.merged)
+    counted = base.dataset.io_stats_snapshot()
+    positions = matched.column("position").to_numpy()
+    return Counter(
+        num_updated_rows=source.upserts.num_rows,
+        num_deleted_rows=int((positions >= source.upserts.num_rows).sum()),
+        bytes_read=counted.read_bytes + index_bytes,
+        bytes_written=counted.written_bytes,
+    )
+
+
+def commit_rows(
+    base: BaseTable,
+    fragments: Sequence[FragmentMetadata],
+    matches: Iterable[Match],
+    merged: Mapping[UUID, int],
+) -> None:
+    """Commit new fragments, deletions and merge progress together, on the version ``base`` only.
+
+    ``merged`` has the newest generation of each region whose rows these are. A table without a
+    primary key has no deletions. Raises LostRaceError if ``base`` is not the latest version.
+    """
+    operation: LanceOperation.BaseOperation = LanceOperation.Append(list(fragments))
+    if base.primary_key:
+        changed = [(match.fragment, match.changed) for match in matches]
+        operation = LanceOperation.Update(
+            removed_fragment_ids=[number for number, fragment in changed if fragment is None],
+            updated_fragments=[fragment for _, fragment in changed if fragment is not None],
+            new_fragments=list(fragments),
+            fields_modified=[],
+        )
+    details = replace(base.details, merged={**base.details.merged, **merged})
+    rows = sum(fragment.physical_rows for fragment in fragments)
+    try:
+        with span(
+            "memwal.merge.commit", base.location, attributes={ROWS: rows, VERSION: base.version}
+        ):
+            commit_strictly(base, operation, details=details)
+    except LostRaceError as error:
+        _note_conflict(base, error)
+        raise
 
 
 def _delete(base: BaseTable, source: MergeSource) -> Counter[str]:
@@ -423,6 +516,10 @@ def _traced_commit(
                     logger.warning("%s; merging without an index", error)
             return commit(use_index=False)
         except LostRaceError as error:
-            job_metrics().conflict(base.location.uri)
-            logger.info("merge into %s met another commit, trying again: %s", base.location, error)
+            _note_conflict(base, error)
             raise
+
+
+def _note_conflict(base: BaseTable, error: LostRaceError) -> None:
+    job_metrics().conflict(base.location.uri)
+    logger.info("merge into %s met another commit, trying again: %s", base.location, error)

@@ -44,15 +44,13 @@ from functools import partial
 from itertools import product
 from uuid import UUID, uuid4
 
-from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata
 
-from memwal.base_table.commit import commit_strictly
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process
-from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
+from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, commit_rows
 from memwal.jobs.merge.kept_ids import KeptIds
 from memwal.jobs.merge.match import (
     MIN_TASK_ROWS,
@@ -72,12 +70,11 @@ from memwal.jobs.merge.rewrite import (
 )
 from memwal.jobs.merge.run_files import KeyFile, run_dir
 from memwal.jobs.merge.screening import Gate
-from memwal.jobs.metrics import job_metrics
 from memwal.jobs.options import MergeOptions
 from memwal.jobs.progress import NO_METER, Meter
 from memwal.quality.report import QualityReport
 from memwal.storage.location import TableLocation
-from memwal.telemetry.spans import ROWS, VERSION, span
+from memwal.telemetry.spans import VERSION, span
 from memwal.util.memory import MemoryLimit
 from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
 
@@ -247,11 +244,9 @@ class _DividedMerge:
             if self.options.guard is not None:
                 self.options.guard()
             try:
-                self._try_commit(latest, run)
+                commit_rows(latest, run.fragments, run.matches.matches(), run.merged)
                 break
-            except LostRaceError as error:
-                job_metrics().conflict(self.location.uri)
-                logger.info("merge into %s met another commit: %s", self.location, error)
+            except LostRaceError:
                 if attempt > 1:
                     # The first time only what came in between is matched, which is soon done.
                     time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
@@ -278,25 +273,6 @@ class _DividedMerge:
             skipped=tuple(self.skipped.values()),
             quality=self._reports(run.selections),
         )
-
-    def _try_commit(self, latest: BaseTable, run: _Attempt) -> None:
-        """Commit on the version that was matched; LostRaceError if it is not the latest."""
-        matches = run.matches.matches()
-        operation: LanceOperation.BaseOperation = LanceOperation.Append(run.fragments)
-        if latest.primary_key:
-            operation = LanceOperation.Update(
-                removed_fragment_ids=[match.fragment for match in matches if match.changed is None],
-                updated_fragments=[match.changed for match in matches if match.changed is not None],
-                new_fragments=run.fragments,
-                fields_modified=[],
-            )
-        details = replace(latest.details, merged={**latest.details.merged, **run.merged})
-        with span(
-            "memwal.merge.commit",
-            self.location,
-            attributes={ROWS: run.rows_upserted, VERSION: latest.version},
-        ):
-            commit_strictly(latest, operation, details=details)
 
     def _latest(self, run: _Attempt) -> BaseTable:
         """Return the latest version, if the rewritten parts may still be committed."""

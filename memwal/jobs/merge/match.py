@@ -31,7 +31,7 @@ from memwal.jobs.merge.run_files import KeyFile, read_keys, read_stored, run_dir
 from memwal.lsm.indexes.catchup import segment_location
 from memwal.reader.base_rows import key_segments, scan_keys
 from memwal.reader.latest import ROW_ADDRESS
-from memwal.reader.sources.key_index import page_hits
+from memwal.reader.sources.key_index import PageHits, page_hits
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask, Positions, RowIds
 
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _OFFSET_BITS = np.uint64(32)
 # An index has the value and the row of each key, and is read in pieces.
 _MOST_READ = 0.5
+# Below it, pages are read faster than Lance joins all keys.
+_SMALL_PART = 1 / 16
 # Of files of keys: one waits for the store while others are decoded.
 _PARALLEL_READS = 8
 # A task with fewer rows to compare takes less time than it takes to start it.
@@ -136,7 +138,10 @@ def run_match_task(task: MatchTask) -> TaskMatches:
             matched, index_bytes = pa.concat_tables(parts), 0
         else:
             matched, index_bytes = _find(base, task, fragments)
-        matches = _write_deletions(base, task.run_id, task.number, fragments, matched)
+        ids_by_fragment: Mapping[int, tuple[KeptIds, ...]] = {}
+        if base.dataset.has_stable_row_ids:
+            ids_by_fragment = store_ids(base.location, task.run_id, task.number, fragments, matched)
+        matches = write_deletions(fragments, matched, ids_by_fragment)
     counted = base.dataset.io_stats_snapshot()
     return TaskMatches(matches, counted.read_bytes + index_bytes, counted.written_bytes)
 
@@ -181,20 +186,15 @@ def _find(
     return pa.concat_tables(parts), index_bytes
 
 
-def _write_deletions(
-    base: BaseTable,
-    run_id: UUID,
-    number: int,
+def write_deletions(
     fragments: Sequence[lance.LanceFragment],
     matched: pa.Table,
+    ids_by_fragment: Mapping[int, tuple[KeptIds, ...]],
 ) -> tuple[Match, ...]:
     """Write the deletion files of the fragments that have any of the rows.
 
-    In a table with stable row ids, the ids of the rows are stored too, as those of a task.
+    In a table with stable row ids, the stored ids of the rows of each fragment go with them.
     """
-    ids_by_fragment: Mapping[int, tuple[KeptIds, ...]] = {}
-    if base.dataset.has_stable_row_ids:
-        ids_by_fragment = store_ids(base.location, run_id, number, fragments, matched)
     addresses, is_deleted = (matched.column(name).to_numpy() for name in ("address", "deleted"))
     numbers = addresses >> _OFFSET_BITS
     matches = []
@@ -216,6 +216,49 @@ def _addresses(
     Also returns the bytes that were read of indexes. A segment of an index on the key is asked if
     that reads less than half of the keys of its fragments. The other fragments are scanned.
     """
+    hits, left = _look_up(base, keys, fragments, _MOST_READ)
+    scanned = scan_keys(base, keys, left, by=ROW_ADDRESS) if left else None
+    return _joined(hits, scanned)
+
+
+def find_by_index(base: BaseTable, keys: pa.Array) -> tuple[pa.Table, int] | None:
+    """Find the rows that have one of the keys if that reads a small part of the base table.
+
+    Returns them with the schema ``MATCHED``, none deleted, and the bytes read of indexes. None if
+    the index on the key covers too few fragments, or the keys lie in too many of its pages.
+    """
+    fragments = base.dataset.get_fragments()
+    hits, left = _look_up(base, keys, fragments, _SMALL_PART)
+    rows = sum(fragment.physical_rows for fragment in fragments)
+    if sum(fragment.physical_rows for fragment in left) >= rows * _SMALL_PART:
+        return None
+    scanned = scan_keys(base, keys, left, by=ROW_ADDRESS) if left else None
+    addresses, positions, read = _joined(hits, scanned)
+    none = np.zeros(len(addresses), np.int64)
+    columns = (addresses, none, positions, none.astype(np.bool_))
+    return pa.Table.from_arrays(list(map(pa.array, columns)), schema=MATCHED), read
+
+
+def _joined(
+    hits: PageHits, scanned: tuple[RowIds, Positions] | None
+) -> tuple[RowIds, Positions, int]:
+    if scanned is None:
+        return hits.ids, hits.positions, hits.bytes_read
+    ids, positions = scanned
+    return (
+        np.concatenate([hits.ids, ids]),
+        np.concatenate([hits.positions, positions]),
+        hits.bytes_read,
+    )
+
+
+def _look_up(
+    base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment], part: float
+) -> tuple[PageHits, list[lance.LanceFragment]]:
+    """Find keys by the segments of an index that read up to a ``part`` of their rows.
+
+    Returns addresses of live rows, and the fragments that none of these segments covers.
+    """
     found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     left = {fragment.fragment_id: fragment for fragment in fragments}
     read = 0
@@ -225,7 +268,7 @@ def _addresses(
         folder = f"{INDICES_DIR}/{segment.uuid}"
         try:
             hits = page_hits(
-                segment_location(base, segment), folder, keys, most_rows=int(rows * _MOST_READ)
+                segment_location(base, segment), folder, keys, most_rows=int(rows * part)
             )
         except (CorruptDataError, ObjectNotFoundError) as error:
             logger.warning("%s; comparing all keys without it", error)
@@ -237,11 +280,8 @@ def _addresses(
         positions.append(hits.positions[is_live])
         read += hits.bytes_read
         left = {number: fragment for number, fragment in left.items() if number not in own}
-    if left:
-        scanned = scan_keys(base, keys, list(left.values()), by=ROW_ADDRESS)
-        found.append(scanned[0])
-        positions.append(scanned[1])
-    return np.concatenate(found), np.concatenate(positions), read
+    hits = PageHits(np.concatenate(found), np.concatenate(positions), read)
+    return hits, list(left.values())
 
 
 def _is_live(
