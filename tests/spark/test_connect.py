@@ -20,7 +20,7 @@ import httpx
 import pytest
 from airflow_demo.connect_server import ConnectServer
 from airflow_demo.processes import free_port
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from support.beats import is_still
 from support.data.tables import MakeTable, base_state, state
 
@@ -148,9 +148,8 @@ def test_a_stream_with_a_new_checkpoint_is_not_taken_for_the_old_one(
         sink = memwal.spark.foreach_batch(table.uri, source="s", checkpoint=path, **options)
         stream = session.readStream.schema("id bigint, n bigint, text string").json(str(changes))
         query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", path)
-        running = query.trigger(availableNow=True).start()
         try:
-            running.awaitTermination()
+            start_stream(query.trigger(availableNow=True)).awaitTermination()
         except StreamingQueryException as error:
             return str(error)
         return None
@@ -170,6 +169,17 @@ def test_a_stream_with_a_new_checkpoint_is_not_taken_for_the_old_one(
     assert state(table) == {1: 2} | dict.fromkeys(range(2, 9), 3)
     assert run("b", (10, 3)) is None
     assert state(table)[10] == 3
+
+
+def start_stream(query: Any) -> Any:
+    """Start a query again if Spark gave up on its Python, which has ten seconds to start."""
+    for _ in range(20):
+        try:
+            return query.start()
+        except PySparkException as error:
+            if "connect back" not in str(error):
+                raise
+    raise AssertionError("Python never starts within ten seconds here")
 
 
 @pytest.mark.slow
