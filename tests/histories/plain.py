@@ -35,6 +35,11 @@ ROLES = ("append", "append", "delete", "optimize", "jobs", "read")
 # Longer than any read of another client takes: what it reads is not collected.
 RETENTION_SECONDS = 15.0
 
+# A play in which less happened goes on for some time: the machine is busy.
+LEAST_KILLS = 3
+LEAST_ADDS = 10
+_MORE_SECONDS = 200
+
 
 class BrokenPromise(AssertionError):
     """Rows were lost, came back or were repeated; or readers disagree."""
@@ -213,11 +218,15 @@ def play(
             sizes[number] = size(number)
             return _start(module, roles[number], folder, number, dice)
 
+        def lively() -> bool:
+            notes = "".join(path.read_text() for path in folder.glob("*.notes"))
+            return done["kill"] > LEAST_KILLS and notes.count("done add") > LEAST_ADDS
+
         sizes = dict[int, int]()
         children = {number: start(number) for number in range(len(roles))}
         try:
             end = time.monotonic() + seconds
-            while time.monotonic() < end:
+            while (now := time.monotonic()) < end or (now < end + _MORE_SECONDS and not lively()):
                 time.sleep(dice.uniform(0.5, 5))
                 number = dice.randrange(len(roles))
                 if children[number].poll() is not None:

@@ -8,7 +8,16 @@ from pathlib import Path
 import lance
 import lancedb
 import pytest
-from histories.plain import BATCH, BrokenPromise, Notes, check, rows_of, run
+from histories.plain import (
+    BATCH,
+    LEAST_ADDS,
+    LEAST_KILLS,
+    BrokenPromise,
+    Notes,
+    check,
+    rows_of,
+    run,
+)
 
 SECONDS = float(os.environ.get("MEMWAL_HISTORIES_SECONDS", "30"))
 
@@ -59,5 +68,5 @@ def test_fresh_plays_keep_their_promises() -> None:
     seed = int.from_bytes(os.urandom(4))
     played = run(seed, SECONDS)
     print(seed, played)
-    assert played["kill"] > 3
-    assert played["done add"] > 10
+    assert played["kill"] > LEAST_KILLS
+    assert played["done add"] > LEAST_ADDS

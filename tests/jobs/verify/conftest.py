@@ -153,8 +153,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("client", sampled(CLIENTS, default.__eq__))
 
 
-@pytest.fixture(scope="session")
-def clean_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def clean_tables(tmp_path_factory: pytest.TempPathFactory, of_few_rows: None) -> dict[str, Path]:
     """Return a clean table of each client, to be copied."""
     made = {}
     for client in ("ours", "native"):
