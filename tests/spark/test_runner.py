@@ -158,7 +158,7 @@ class TestJobs:
         table, expected = make_backlog(3)
         merged = table.merge(divide_bytes=0, commit_bytes=500, max_tasks=4, run=run)
         assert merged.tasks > 4
-        assert (merged.commits, merged.metrics["generations"], merged.warnings) == (2, 12, ())
+        assert (merged.commits, merged.metrics["generations"], merged.warnings) == (1, 12, ())
         assert base_state(table) == state(table) == expected
 
     def test_a_worker_that_dies_after_its_commit(self, make_backlog, run, tmp_path):
