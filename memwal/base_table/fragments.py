@@ -265,11 +265,11 @@ class FragmentStates:
     @classmethod
     def of(cls, states: Mapping[int, FragmentState]) -> FragmentStates:
         """Hash some states."""
-        found = hashlib.blake2b()
+        digest = hashlib.blake2b()
         for number, state in states.items():
             deletions = state.deletions.key if state.deletions is not None else ""
-            found.update(f"{number} {len(state.files)} {deletions} ".encode() + state.files)
-        return cls(states, found.digest())
+            digest.update(f"{number} {len(state.files)} {deletions} ".encode() + state.files)
+        return cls(states, digest.digest())
 
     def changes_since(self, earlier: FragmentStates, store: ObjectStore) -> FragmentChanges:
         """Compare with another version, of which at most the deletion files are read.

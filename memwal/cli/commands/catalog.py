@@ -141,12 +141,12 @@ def register(
         else f"memwal catalog enable {name} starts its maintenance"
     )
     others = ", ".join(t.name for t in catalog.list() if t.uri == added.uri and t.name != name)
-    twice = f"this address is registered as {others} too: the jobs of each name run on it"
+    warning = f"this address is registered as {others} too: the jobs of each name run on it"
     return Output(
         added,
         f"registered {name}: {added.uri}, {state}\n"
         f"owner {added.owner}, {maintained}; memwal catalog policy show {name}\n{next_step}",
-        warnings=(twice,) if others else (),
+        warnings=(warning,) if others else (),
     )
 
 

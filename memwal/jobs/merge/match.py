@@ -41,7 +41,7 @@ _OFFSET_BITS = np.uint64(32)
 # An index has the value and the row of each key, and is read in pieces.
 _MOST_READ = 0.5
 # Below it, pages are read faster than Lance joins all keys.
-_SMALL_PART = 1 / 16
+_SMALL_FRACTION = 1 / 16
 # Of files of keys: one waits for the store while others are decoded.
 _PARALLEL_READS = 8
 # A task with fewer rows to compare takes less time than it takes to start it.
@@ -228,9 +228,9 @@ def find_by_index(base: BaseTable, keys: pa.Array) -> tuple[pa.Table, int] | Non
     the index on the key covers too few fragments, or the keys lie in too many of its pages.
     """
     fragments = base.dataset.get_fragments()
-    hits, left = _look_up(base, keys, fragments, _SMALL_PART)
+    hits, left = _look_up(base, keys, fragments, _SMALL_FRACTION)
     rows = sum(fragment.physical_rows for fragment in fragments)
-    if sum(fragment.physical_rows for fragment in left) >= rows * _SMALL_PART:
+    if sum(fragment.physical_rows for fragment in left) >= rows * _SMALL_FRACTION:
         return None
     scanned = scan_keys(base, keys, left, by=ROW_ADDRESS) if left else None
     addresses, positions, read = _joined(hits, scanned)
@@ -253,9 +253,9 @@ def _joined(
 
 
 def _look_up(
-    base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment], part: float
+    base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment], most: float
 ) -> tuple[PageHits, list[lance.LanceFragment]]:
-    """Find keys by the segments of an index that read up to a ``part`` of their rows.
+    """Find keys by the segments of an index that read at ``most`` this fraction of their rows.
 
     Returns addresses of live rows, and the fragments that none of these segments covers.
     """
@@ -268,7 +268,7 @@ def _look_up(
         folder = f"{INDICES_DIR}/{segment.uuid}"
         try:
             hits = page_hits(
-                segment_location(base, segment), folder, keys, most_rows=int(rows * part)
+                segment_location(base, segment), folder, keys, most_rows=int(rows * most)
             )
         except (CorruptDataError, ObjectNotFoundError) as error:
             logger.warning("%s; comparing all keys without it", error)

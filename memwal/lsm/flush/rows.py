@@ -67,8 +67,8 @@ class TableRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the table. Large batches are not copied."""
         # A first batch of wide rows would be a copy of the whole table.
-        narrow = _BATCH_BYTES * self.table.num_rows // max(1, self.table.nbytes)
-        start, step = 0, min(_FIRST_ROWS, max(1, narrow))
+        rows_of_batch = _BATCH_BYTES * self.table.num_rows // max(1, self.table.nbytes)
+        start, step = 0, min(_FIRST_ROWS, max(1, rows_of_batch))
         while start < self.table.num_rows:
             part = self.table.slice(start, step)
             start += part.num_rows

@@ -115,7 +115,9 @@ def _search_tasks(
         live = [rows.live for rows in stored]
         if query.filter is not None:
             passing = passing_parts(base, live, layouts, query.filter)
-            live = [part or rows for part, rows in zip(passing, live, strict=True)]
+            live = [
+                rows if part is None else part for part, rows in zip(passing, live, strict=True)
+            ]
             layouts = [
                 layout if part is not None else None
                 for part, layout in zip(passing, layouts, strict=True)

@@ -145,3 +145,16 @@ def test_what_another_client_commits_before_it_is_matched_again(
     if act is merge:
         del expected[79_990]
     check(table, expected)
+
+
+@pytest.mark.parametrize("key", [79_990, 80_100])
+def test_a_direct_insert_that_was_prepared_before_doubles_no_key(
+    table: memwal.Table, key: int
+) -> None:
+    flush(table, WRITTEN, DELETED)
+    insert = lance.dataset(table.uri).merge_insert("id").when_matched_update_all()
+    insert.when_not_matched_insert_all().use_index(False)
+    assert table.merge().commits == 1
+
+    insert.execute(rows({key: 7}))
+    check(table, {**EXPECTED, key: 7})
