@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
+from lance.fragment import FragmentMetadata, write_fragments
 from support.data.tables import Rows, flush, rows
 from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
 
 import memwal
 from memwal.errors import MemWalError
+from memwal.jobs.merge import commit
 
 ROWS = 80_000
 """Twenty pages of the index: keys at one end of the table are in one of them."""
@@ -118,6 +122,11 @@ def delete(table: memwal.Table) -> None:
     lance.dataset(table.uri).delete("id in (79989, 80003)")
 
 
+def clean_up(table: memwal.Table) -> None:
+    delete(table)
+    lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
+
+
 def compact(table: memwal.Table) -> None:
     lance.dataset(table.uri).optimize.compact_files()
 
@@ -129,7 +138,7 @@ def merge(table: memwal.Table) -> None:
     table.merge()
 
 
-@pytest.mark.parametrize("act", [append, delete, compact, merge])
+@pytest.mark.parametrize("act", [append, delete, clean_up, compact, merge])
 def test_what_another_client_commits_before_it_is_matched_again(
     faults: FaultyStores, table: memwal.Table, act: Callable[[memwal.Table], None]
 ) -> None:
@@ -145,6 +154,23 @@ def test_what_another_client_commits_before_it_is_matched_again(
     if act is merge:
         del expected[79_990]
     check(table, expected)
+
+
+def test_a_version_that_is_cleaned_up_while_it_pauses_starts_it_over(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, WRITTEN, DELETED)
+
+    def pause(*arguments: Any, **options: Any) -> list[FragmentMetadata]:
+        monkeypatch.undo()
+        lance.dataset(table.uri).delete("id in (79985, 79989)")
+        lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
+        return write_fragments(*arguments, **options)
+
+    monkeypatch.setattr(commit, "write_fragments", pause)
+    table.merge()
+
+    check(table, {key: n for key, n in EXPECTED.items() if key != 79_985})
 
 
 @pytest.mark.parametrize("key", [79_990, 80_100])
