@@ -369,8 +369,9 @@ class LocalStore(ObjectStore):
                 check_not_broken(folder)
                 self._folders.forget_ancestors(folder)
         raise StoreUnavailableError(
-            f"cannot write {path}: its folder was deleted {_MAX_ATTEMPTS} times during the write; "
-            "nothing was stored, find out what deletes it"
+            f"cannot write {path}: its folder was missing at each of {_MAX_ATTEMPTS} attempts, "
+            "which had made it; nothing was stored: find out what deletes it, or whether a folder "
+            "can be made there at all"
         )
 
     def _placed(self, path: str, *, make: bool = True) -> Place:

@@ -73,7 +73,9 @@ def test_a_file_in_another_encoding(tmp_path):
         read_options_file(path)
 
 
-@pytest.mark.parametrize("command", ["status", "merge", "index", "snapshot", "gc", "checkpoint"])
+@pytest.mark.parametrize(
+    "command", ["status", "merge", "index build", "snapshot", "gc", "checkpoint"]
+)
 def test_options_reach_the_table_and_are_not_shown(cli, table, monkeypatch, command, options_file):
     import memwal.table
 
@@ -85,7 +87,9 @@ def test_options_reach_the_table_and_are_not_shown(cli, table, monkeypatch, comm
         return real(uri, storage_options=storage_options)
 
     monkeypatch.setattr(memwal.table, "open", open_table)
-    answer = cli("--debug", command, table.uri, "--storage-options-file", options_file, "--json")
+    answer = cli(
+        "--debug", *command.split(), table.uri, "--storage-options-file", options_file, "--json"
+    )
     assert answer.code == 0
     assert seen == [{"aws_secret_access_key": SECRET, "aws_region": "r"}]
     assert SECRET not in answer.stdout + answer.stderr

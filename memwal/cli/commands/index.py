@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
-from typer.core import TyperGroup
 
 from memwal.cli.output import Output, job_output, print_fields
 from memwal.cli.parameters import Changes, CommandGroup, takes_options_of
@@ -17,22 +16,10 @@ if TYPE_CHECKING:
     from memwal.jobs.index.migration import IndexMigration, MigrationStatus
     from memwal.table import Table
 
-_BUILD = "build"
 _MAX_LISTED = 5
 
 
-class _BuildsByDefault(TyperGroup):
-    """Command group that runs ``build`` if no command is named."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in self.commands:
-            args = [_BUILD, *args]
-        return super().parse_args(ctx, args)
-
-
 app = CommandGroup(
-    cls=_BuildsByDefault,
-    no_args_is_help=False,
     help="Catch the maintained indexes up with merges, choose which they are, or migrate one to a "
     "new model.",
 )
@@ -49,7 +36,7 @@ New = Annotated[
 ]
 
 
-@app.command(_BUILD)
+@app.command()
 @takes_options_of(IndexOptions, leave_out=("max_tasks",))
 def build(table: Table, changes: Changes) -> Output:
     """Catch the maintained indexes up with merges.

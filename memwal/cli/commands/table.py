@@ -272,7 +272,7 @@ def writer_defaults(
 
 
 def _setup_output(verb: str, table: Table) -> Output:
-    from memwal.lsm.indexes.catchup import maintained_index_names
+    from memwal.lsm.indexes.catchup import maintained_index_names, unmaintained_index_names
 
     base = table.base()
     regions = str(table.region_spec()[1]) if base.details.region_specs else "manual"
@@ -290,6 +290,11 @@ def _setup_output(verb: str, table: Table) -> Output:
         f"{verb} {table.uri}: key {', '.join(base.primary_key) or 'none'}, regions {regions}, "
         f"maintained indexes {', '.join(indexes) or 'none'}"
     )
+    if others := unmaintained_index_names(base):
+        text += (
+            f"\nnot maintained: {', '.join(others)}; rows that are not merged yet are searched "
+            f"without them until you run: memwal index maintain {table.uri} --add NAME"
+        )
     return Output(value, text)
 
 

@@ -31,12 +31,12 @@ def table(tmp_path: Path) -> memwal.Table:
     return made
 
 
-def test_a_build_needs_no_name(cli: Cli, table: memwal.Table) -> None:
-    found = cli("index", table.uri, "--json").json
+def test_a_build_of_all_indexes(cli: Cli, table: memwal.Table) -> None:
+    found = cli("index", "build", table.uri, "--json").json
     assert (found["job"], found["commits"]) == ("index", 1)
     assert found["metrics"]["unevenness_percent"] >= 100
     assert cli("index", "build", table.uri, "--max-segments", 1).code == 0
-    assert cli("index", "--json", table.uri).json["commits"] == 0
+    assert cli("index", "build", "--json", table.uri).json["commits"] == 0
     statistics = table.base().dataset.stats.index_stats("idx")
     assert statistics["num_segments"] == 1
 
@@ -47,7 +47,7 @@ def test_a_migration(cli: Cli, table: memwal.Table) -> None:
 
     assert step("status", "--json").json["step"] == "not started"
     assert step("start", "--partitions", 1, "--json").json["step"] == "started"
-    cli("index", table.uri)
+    cli("index", "build", table.uri)
     assert step("switch", "--json").json["step"] == "switched"
     shown = step("status").stdout
     assert "1 of " in shown
