@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import siphash24
 import xxhash
 
 from memwal.errors import CorruptDataError
@@ -48,8 +49,10 @@ _SALTS = np.array(
     np.uint32,
 )[:, np.newaxis]
 _WORDS = np.arange(8, dtype=np.int64)[:, np.newaxis] * 32
-_FEW_ROWS = 16
-_MASK = 2**64 - 1
+# A longer row, or any of so few rows, is hashed faster by the library than by steps of numpy.
+_LONG_WORDS = 32
+_FEW_ROWS = 64
+_SIP_KEY = bytes(16)
 # The state of SipHash with the key (0, 0).
 _SIP_STATE = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
@@ -221,7 +224,7 @@ def _bit_positions(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
 def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
     if not columns:
         # The rows of a table without a primary key all have the empty key in Lance's filter.
-        return np.array([_siphash_of([0])], np.uint64)
+        return np.frombuffer(siphash24.siphash13(b"", key=_SIP_KEY).digest(), "<u8")
     pieces = [piece for column in columns for piece in _pieces(column)]
     lengths = keys.row_lengths(pieces)
     # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.
@@ -230,8 +233,18 @@ def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
     starts = ends - words
     data = np.zeros(int(ends[-1]) * 8, np.uint8)
     keys.write_rows(pieces, out=data, starts=starts * 8)
-    data[ends * 8 - 1] = lengths.astype(np.uint8)
-    return _siphash(data.view("<u8"), starts=starts, words=words)
+    many = len(words) > _FEW_ROWS
+    is_short = (words <= _LONG_WORDS) & many
+    hashes = np.empty(len(words), np.uint64)
+    for row in np.flatnonzero(~is_short).tolist():
+        start = int(starts[row]) * 8
+        key = data[start : start + int(lengths[row])]
+        hashes[row] = int.from_bytes(siphash24.siphash13(key, key=_SIP_KEY).digest(), "little")
+    if many:
+        data[ends * 8 - 1] = lengths.astype(np.uint8)
+        starts, words = starts[is_short], words[is_short]
+        hashes[is_short] = _siphash(data.view("<u8"), starts=starts, words=words)
+    return hashes
 
 
 def _pieces(column: pa.Array) -> list[Piece]:
@@ -259,18 +272,14 @@ def _little_endian(values: npt.NDArray[np.integer]) -> keys.Bytes:
 
 
 def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes:
-    """Return SipHash-1-3 with the key (0, 0) of every row's words.
+    """Return SipHash-1-3 with the key (0, 0) of every row's words, of all rows side by side.
 
     Rows are sorted by falling number of words, so that the unfinished ones are always a prefix.
     """
-    if len(words) <= _FEW_ROWS:
-        pairs = zip(starts.tolist(), words.tolist(), strict=True)
-        few = [_siphash_of(data[start : start + count].tolist()) for start, count in pairs]
-        return np.array(few, np.uint64)
     order = np.argsort(-words, kind="stable")
     starts, words = starts[order], words[order]
     state = tuple(np.full(len(words), value, np.uint64) for value in _SIP_STATE)
-    for step in range(int(words[0])):
+    for step in range(int(words.max(initial=0))):
         active = int(np.searchsorted(-words, -step, side="left"))
         v0, v1, v2, v3 = (part[:active] for part in state)
         word = data[starts[:active] + step]
@@ -284,35 +293,6 @@ def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes
     hashes = np.empty(len(words), np.uint64)
     hashes[order] = v0 ^ v1 ^ v2 ^ v3
     return hashes
-
-
-def _siphash_of(words: Sequence[int]) -> int:
-    """Return the hash of one row; for few rows this is faster than operations on arrays."""
-    state = _SIP_STATE
-    for word in words:
-        v0, v1, v2, v3 = state
-        v0, v1, v2, v3 = _sip_round_of(v0, v1, v2, v3 ^ word)
-        state = v0 ^ word, v1, v2, v3
-    v0, v1, v2, v3 = state
-    state = v0, v1, v2 ^ 0xFF, v3
-    for _ in range(3):
-        state = _sip_round_of(*state)
-    v0, v1, v2, v3 = state
-    return v0 ^ v1 ^ v2 ^ v3
-
-
-def _sip_round_of(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
-    v0 = (v0 + v1) & _MASK
-    v1 = ((v1 << 13 | v1 >> 51) & _MASK) ^ v0
-    v0 = (v0 << 32 | v0 >> 32) & _MASK
-    v2 = (v2 + v3) & _MASK
-    v3 = ((v3 << 16 | v3 >> 48) & _MASK) ^ v2
-    v0 = (v0 + v3) & _MASK
-    v3 = ((v3 << 21 | v3 >> 43) & _MASK) ^ v0
-    v2 = (v2 + v1) & _MASK
-    v1 = ((v1 << 17 | v1 >> 47) & _MASK) ^ v2
-    v2 = (v2 << 32 | v2 >> 32) & _MASK
-    return v0, v1, v2, v3
 
 
 def _sip_round(v0: Hashes, v1: Hashes, v2: Hashes, v3: Hashes) -> None:

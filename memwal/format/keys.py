@@ -25,6 +25,9 @@ SLICE_ROWS = 16_384
 Bytes = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
 
+# Longer runs are copied one by one: side by side takes an index of 8 bytes for each byte.
+_LONG_RUN = 128
+
 # Arrow's binary arrays count their bytes in 32 bits.
 _MAX_ARRAY_BYTES = (1 << 31) - 1
 _SIGN = np.uint64(1 << 63)
@@ -67,12 +70,17 @@ class Runs:
 
     def write(self, out: Bytes, at: Counts) -> None:
         """Write the bytes of row i to ``out[at[i]]`` and after."""
-        within = np.arange(self.counts.sum()) - np.repeat(
-            np.cumsum(self.counts) - self.counts, self.counts
-        )
-        out[np.repeat(at, self.counts) + within] = self.data[
-            np.repeat(self.starts, self.counts) + within
-        ]
+        is_short = self.counts <= _LONG_RUN
+        starts, counts, targets = self.starts, self.counts, at
+        if not is_short.all():
+            starts, counts, targets = starts[is_short], counts[is_short], at[is_short]
+            for row in np.flatnonzero(~is_short):
+                run = self.data[self.starts[row] : self.starts[row] + self.counts[row]]
+                out[at[row] : at[row] + len(run)] = run
+        before = np.cumsum(counts) - counts
+        numbers = np.arange(counts.sum())
+        values = self.data[np.repeat(starts - before, counts) + numbers]
+        out[np.repeat(targets - before, counts) + numbers] = values
 
 
 Piece = Fixed | Runs

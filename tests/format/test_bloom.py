@@ -87,6 +87,16 @@ def test_same_as_a_filter_built_row_by_row(rows: list[tuple[Any, ...]], cut: int
     assert build_bloom_filter(chunked) == expected
     sliced = [pa.concat_arrays([column, column])[len(rows) :] for column in columns]
     assert build_bloom_filter(sliced) == expected
+    many = [pa.concat_arrays([column] * 65) for column in columns]
+    assert build_bloom_filter(many) == expected
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_long_keys_among_short_ones(copies: int) -> None:
+    lengths = [0, 1, 126, 127, 128, 129, 244, 245, 246, 255, 256, 100_003] * copies
+    texts = ["k" * length for length in lengths]
+    expected = [siphash(b"\0" + text.encode() + b"\xff") for text in texts[:12]] * copies
+    assert hash_keys([pa.array(texts)]).tolist() == expected
 
 
 def filter_row_by_row(rows: list[tuple[Any, ...]]) -> bytes:
