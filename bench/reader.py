@@ -24,6 +24,7 @@ from cases import (
     scans,
     searches,
     text_searches,
+    uncovered,
 )
 from common.backlog import Backlog, backlog
 from common.measure import Line, limit_rounds, machine, report
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "text": text_searches.text_lines,
     "fresh": fresh.fresh_lines,
     "lookup-growth": many_generations.growth_lines,
+    "scan-lag": uncovered.uncovered_lines,
     "generations": generation_growth.generation_lines,
     "scan-growth": scan_growth.scan_growth_lines,
     "read-requests": requests.query_requests,

@@ -109,7 +109,7 @@ def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
 
 READS = (
     *("scan", "scan-memory", "lookup", "vector", "text", "fresh"),
-    *("lookup-growth", "generations", "scan-growth", "status-requests"),
+    *("lookup-growth", "generations", "scan-growth", "scan-lag", "status-requests"),
 )
 
 

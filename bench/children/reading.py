@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -32,7 +33,12 @@ _FOUND = 10
 def main() -> None:
     """Do what the argument says."""
     task = json.loads(sys.argv[1])
-    actions = {"scan": _scan, "first-scan": _first_scan, "requests": _requests}
+    actions = {
+        "scan": _scan,
+        "first-scan": _first_scan,
+        "filtered-counts": _filtered_counts,
+        "requests": _requests,
+    }
     print(json.dumps(actions[task["do"]](task)))
 
 
@@ -56,6 +62,26 @@ def _first_scan(task: dict[str, Any]) -> dict[str, float]:
     started = time.process_time()
     rows = table.scan(filter=task.get("filter")).to_table().num_rows
     return {"seconds": time.process_time() - started, "rows": rows}
+
+
+def _filtered_counts(task: dict[str, Any]) -> dict[str, list[int]]:
+    """Bytes that some counts with a filter read, one after the other, beyond those without one."""
+    table = memwal.open(task["uri"])
+    table.scan().count_rows()
+    plain, found = _bytes_read(), []
+    table.scan().count_rows()
+    plain = _bytes_read() - plain
+    for _ in range(task["counts"]):
+        before = _bytes_read()
+        table.scan(filter=task["filter"]).count_rows()
+        found.append(_bytes_read() - before - plain)
+    return {"bytes": found}
+
+
+def _bytes_read() -> int:
+    """Bytes that this process has read, those that the system had in memory included."""
+    fields = Path("/proc/self/io").read_text().split()
+    return int(fields[fields.index("rchar:") + 1])
 
 
 def _requests(task: dict[str, Any]) -> dict[str, list[int]]:

@@ -19,8 +19,6 @@ from memwal.base_table.fragments import FragmentStates
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.expressions.predicate import literals, quoted
-from memwal.format.lance_files import fragment_states
-from memwal.format.lance_manifest import manifest_message
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
 from memwal.lsm.indexes.catchup import segment_location
 from memwal.lsm.indexes.unusable import unusable_indexes
@@ -31,6 +29,7 @@ from memwal.reader.row_set import ROW_ID, contains, group_batches
 from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hits
+from memwal.reader.sources.snapshot import fragments_of
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
@@ -245,14 +244,7 @@ def _state_key(sources: ReadSources) -> Hashable | None:
 
 def _base_key(base: BaseTable) -> tuple[Hashable, ...]:
     """Return a key of the rows of a version: the same for versions with the same rows and ids."""
-    return base.location.uri, base.primary_key, _fragments_of(base).digest
-
-
-def _fragments_of(base: BaseTable) -> FragmentStates:
-    return _fragments.get(
-        version_key(base),
-        lambda: FragmentStates.of(fragment_states(manifest_message(base.manifest))),
-    )
+    return base.location.uri, base.primary_key, fragments_of(base).digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,7 +295,7 @@ def _searches(sources: ReadSources) -> list[_Search]:
 
 
 def _search(base: BaseTable, group: list[tuple[GenerationSource, _Found]]) -> _Search:
-    earlier, now = group[0][1].fragments, _fragments_of(base)
+    earlier, now = group[0][1].fragments, fragments_of(base)
     if earlier.digest == now.digest:
         return _Search(group, (), frozenset(), np.empty(0, np.uint64))
     if base.dataset.has_stable_row_ids:
@@ -343,7 +335,7 @@ def _replaced_by(base: BaseTable, search: _Search) -> Iterator[RowIds]:
     new = _search_keys(base, [source for source, _ in search.found], search.fragments)
     for (source, found), rows in zip(search.found, new, strict=True):
         every = np.concatenate([search.remaining(found.rows), rows])
-        _of_generation.put(_generation_key(base, source), _Found(_fragments_of(base), every))
+        _of_generation.put(_generation_key(base, source), _Found(fragments_of(base), every))
         yield every
 
 
@@ -414,7 +406,6 @@ class _LookupResults:
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
 _kept: LruCache[pa.BooleanArray] = LruCache(_CACHE_BYTES, lambda kept: kept.nbytes)
 _of_generation: LruCache[_Found] = LruCache(_CACHE_BYTES, lambda found: found.rows.nbytes)
-_fragments: LruCache[FragmentStates] = LruCache(8)
 _to_compare: LruCache[list[int]] = LruCache(64)
 _lookups: LruCache[_LookupResults] = LruCache(4)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -42,7 +43,7 @@ from memwal.reader.sources.narrow_columns import (
 )
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
-from memwal.util.arrays import Addresses, Mask
+from memwal.util.arrays import Addresses, Mask, RowIds
 
 
 def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> Mask:
@@ -200,9 +201,7 @@ class MergedScan:
         else:
             counts += [batch.num_rows for batch in self._generations(None)]
         if self._filter is None or not len(self._newest.keys):
-            trusted = self._filter is None or not unusable_indexes(self.sources.base)
-            dataset = self.sources.base.dataset
-            counts.append(count_rows(dataset, self._filter, use_scalar_index=trusted))
+            counts.append(self._count_base())
             counts.append(-len(replaced_rows(self.sources).rows))
         else:
             counts += [batch.num_rows for batch in self._base(None)]
@@ -356,16 +355,32 @@ class MergedScan:
         for batch in batches:
             yield self._output(batch, 0)
 
+    def _count_base(self) -> int:
+        dataset = self.sources.base.dataset
+        if self._filter is None:
+            return int(dataset.count_rows())
+        trusted = not unusable_indexes(self.sources.base)
+        outside_index = self._outside_index()
+        if outside_index is None:
+            return count_rows(dataset, self._filter, use_scalar_index=trusted)
+        covered, rows = outside_index
+        found = count_rows(dataset, self._filter, use_scalar_index=trusted, fragments=covered)
+        outside = sum(batch.num_rows for batch in read_rows(dataset, rows, columns=[]))
+        return found + int(outside)
+
+    def _outside_index(self) -> tuple[list[lance.LanceFragment], RowIds] | None:
+        """Find the base rows that pass and that no index covers, as :func:`filter_uncovered`."""
+        if self._filter is None:
+            return None
+        base, names = self.sources.base, names_in(self._filter, self.sources.base)
+        return filter_uncovered(base, uncovered_fragments(base, names), names, self._filter)
+
     def _base_scan(self, names: Sequence[str] = (), **options: object) -> Iterator[pa.RecordBatch]:
         """Read the base rows that pass, in order without a filter; uncovered ones from memory."""
         base = self.sources.base
         columns = list(dict.fromkeys([*self._schema.names, *names]))
         with_row_address = ROW_ADDRESS in self._extra or not (columns or options.get("with_row_id"))
-        outside_index = None
-        if self._filter is not None:
-            names_in_filter = names_in(self._filter, base)
-            uncovered = uncovered_fragments(base, names_in_filter)
-            outside_index = filter_uncovered(base, uncovered, names_in_filter, self._filter)
+        outside_index = self._outside_index()
         if outside_index is not None:
             options = {**options, "fragments": outside_index[0]}
         yield from scan_batches(

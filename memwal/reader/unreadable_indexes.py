@@ -103,13 +103,8 @@ def scan_table(dataset: lance.LanceDataset, *, filter: str | None, **options: ob
     return _with_indexes_or_without(dataset, filter, options, lambda scan: scan.to_table())
 
 
-def count_rows(
-    dataset: lance.LanceDataset, filter: str | None, *, use_scalar_index: bool = True
-) -> int:
+def count_rows(dataset: lance.LanceDataset, filter: str, **options: object) -> int:
     """Count the rows that pass a filter; without scalar indexes if one of them cannot be read."""
-    if filter is None:
-        return int(dataset.count_rows())
-    options = {"use_scalar_index": use_scalar_index}
     return _with_indexes_or_without(dataset, filter, options, lambda scan: int(scan.count_rows()))
 
 

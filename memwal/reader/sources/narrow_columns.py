@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
-from memwal.reader.sources.cache import LruCache, version_key
+from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource, write_in_memory
+from memwal.reader.sources.snapshot import fragments_of
 from memwal.util.arrays import Addresses, Mask, RowIds
 from memwal.util.concurrency import run_all
 
@@ -33,6 +34,7 @@ _MAX_COLUMN_BYTES: Final = 8 << 20
 _MAX_FILE_BYTES: Final = 64 << 20
 _KEY_FIELD: Final = b"primary-key"
 _ROW_ADDRESS: Final = "_rowaddr"
+_ROW_ID: Final = "_rowid"
 
 # So many rows of generations are read together, which bounds the memory of a scan.
 _GROUP_ROWS: Final = 1 << 20
@@ -245,8 +247,8 @@ _filtered: LruCache[_Filtered] = LruCache(128 << 20, lambda cached: cached.nbyte
 # Fewer rows are filtered as quickly by Lance; more take too much memory.
 _FEWEST_ROWS: Final = 20_000
 _MOST_ROWS: Final = 4_000_000
-# The columns of a version are kept from the third filter on.
-_FILTERS_BEFORE: Final = 2
+# The columns of a fragment are kept from the second filter on.
+_FILTERS_BEFORE: Final = 1
 # If a larger share of the rows passes, they are scanned.
 _FEW_OF: Final = 8
 
@@ -257,36 +259,81 @@ def filter_uncovered(
     """Find rows of fragments without an index that pass, in memory; None if Lance is to scan.
 
     Between a merge and the next index build, Lance reads the filter's columns of all rows that the
-    index does not have, again for each scan. These rows never change in a version: if it is
-    filtered repeatedly, the columns are kept in memory, and a scan reads only the rows that pass.
+    index does not have, again for each scan. The rows of a file never change: if they are filtered
+    repeatedly, the columns are kept in memory, for all versions with the file, and a scan reads
+    only the rows that pass.
 
     ``names`` are the columns that the filter names. Returns the other fragments, which are scanned
-    by their indexes, and the ids of the rows that pass, ascending.
+    by their indexes, and the ids of the rows that pass, ascending; deleted rows may be among them.
     """
     if not fragments or not all(is_narrow(base.schema.field(name).type) for name in names):
         return None
-    parts = [base.dataset.get_fragment(number) for number in fragments]
-    if not _FEWEST_ROWS <= sum(part.physical_rows for part in parts) <= _MOST_ROWS:
+    parts = {number: base.dataset.get_fragment(number) for number in fragments}
+    if not _FEWEST_ROWS <= sum(part.physical_rows for part in parts.values()) <= _MOST_ROWS:
         return None
-    key = (version_key(base), tuple(names), tuple(fragments))
+    states, ids = fragments_of(base).states, base.field_ids()
+    columns = tuple((name, ids[name], str(base.schema.field(name).type)) for name in names)
+    keys = {}
+    for number in fragments:
+        state = states[number]
+        # With stable row ids, only rows that are not deleted have theirs.
+        live = state.deletions if base.dataset.has_stable_row_ids else None
+        keys[number] = (base.location.uri, columns, number, state.files, live)
+    key = tuple(keys.values())
     kept = _kept.use(key)
     if kept is None:
-        if next(_filters.get(key, itertools.count)) < _FILTERS_BEFORE:
+        rows = {number: _fragment_rows.use(keys[number]) for number in fragments}
+        missing = [parts[number] for number in fragments if rows[number] is None]
+        if (
+            len(missing) == len(parts)
+            and next(_filters.get(key, itertools.count)) < _FILTERS_BEFORE
+        ):
             return None
-        scanner = base.dataset.scanner(columns=list(names), with_row_id=True, fragments=parts)
-        rows = scanner.to_table()
-        columns = without_key_marks(rows.select(list(names)))
-        kept = write_in_memory(columns), rows.column("_rowid").to_numpy(), int(rows.nbytes)
+        for number, read in _read_fragments(base, missing, names).items():
+            _fragment_rows.put(keys[number], read)
+            rows[number] = read
+        together = pa.concat_tables([rows[number] for number in fragments])
+        dataset = write_in_memory(without_key_marks(together.select(list(names))))
+        kept = dataset, together.column(_ROW_ID).to_numpy(), int(together.nbytes)
         _kept.put(key, kept)
     dataset, row_ids, _ = kept
     found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     if found.num_rows * _FEW_OF > len(row_ids):
         return None
     at = found.column(_ROW_ADDRESS).to_numpy().view(np.int64)
-    covered = [part for part in base.dataset.get_fragments() if part.fragment_id not in fragments]
+    covered = [part for part in base.dataset.get_fragments() if part.fragment_id not in parts]
     return covered, np.sort(row_ids[at])
 
 
+def _read_fragments(
+    base: BaseTable, parts: Sequence[lance.LanceFragment], names: Sequence[str]
+) -> dict[int, pa.Table]:
+    """Read columns of fragments with the ids of their rows; deleted rows too if they have ids."""
+    if not parts:
+        return {}
+    rows = base.dataset.scanner(
+        columns=list(names),
+        with_row_id=True,
+        fragments=list(parts),
+        scan_in_order=True,
+        include_deleted_rows=True,
+    ).to_table()
+    found, start = {}, 0
+    for part in parts:
+        own = rows.slice(start, part.physical_rows)
+        start += part.physical_rows
+        if base.dataset.has_stable_row_ids:
+            own = own.filter(own.column(_ROW_ID).is_valid())
+        else:
+            first = np.uint64(part.fragment_id << 32)
+            numbers = pa.array(np.arange(len(own), dtype=np.uint64) + first)
+            own = own.set_column(own.schema.get_field_index(_ROW_ID), _ROW_ID, numbers)
+        found[int(part.fragment_id)] = own.combine_chunks()
+    return found
+
+
+# Columns of fragments and the ids of their rows.
+_fragment_rows: LruCache[pa.Table] = LruCache(128 << 20, lambda rows: rows.nbytes)
 # Columns in memory, the row id of each of their rows, and their size.
 _kept: LruCache[tuple[lance.LanceDataset, RowIds, int]] = LruCache(128 << 20, lambda kept: kept[2])
 _filters: LruCache[Iterator[int]] = LruCache(1_000)

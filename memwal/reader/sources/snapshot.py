@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from memwal.base_table.fragments import FragmentStates
 from memwal.base_table.refs import user_tag_names
 from memwal.base_table.region_marks import RegionMark, lost_progress, read_marks
 from memwal.base_table.region_snapshot import (
@@ -19,6 +20,8 @@ from memwal.base_table.region_snapshot import (
 from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
+from memwal.format.lance_files import fragment_states
+from memwal.format.lance_manifest import manifest_message
 from memwal.format.paths import REGION_MARKS_DIR
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.sources.cache import LruCache, VersionTag, invalidate_stale, version_key
@@ -52,6 +55,7 @@ _past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
 _invalidated: LruCache[VersionTag] = LruCache(10_000, never_stale=True)
 _region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(8)
 _region_marks: LruCache[_SeenMarks] = LruCache(1_000)
+_fragments: LruCache[FragmentStates] = LruCache(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +281,14 @@ def _cached_past(base: BaseTable) -> BaseTable:
 def cached_base(base: BaseTable) -> BaseTable:
     """Return the version as it was first opened: Lance keeps its caches in the data set."""
     return _bases.get((version_key(base), _location_key(base.location)), lambda: base)
+
+
+def fragments_of(base: BaseTable) -> FragmentStates:
+    """Return the states of the fragments of a version; cached."""
+    return _fragments.get(
+        version_key(base),
+        lambda: FragmentStates.of(fragment_states(manifest_message(base.manifest))),
+    )
 
 
 def _location_key(location: TableLocation) -> Hashable:
