@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +26,9 @@ def blob_lines(folder: Path, rows: int) -> Iterator[Line]:
         ("lance-encoding:blob", marked, "2.1"),
         ("lance.blob.v2", lance.blob_field("image"), "2.2"),
     ):
+        place = folder / kind.replace(":", "-")
         table = memwal.create(
-            folder / kind.replace(":", "-"),
+            place,
             pa.schema([pa.field("id", pa.int64(), nullable=False), field]),
             primary_key=["id"],
             data_storage_version=version,
@@ -39,6 +41,7 @@ def blob_lines(folder: Path, rows: int) -> Iterator[Line]:
         before = _bytes_written()
         table.merge()
         written = _bytes_written() - before
+        shutil.rmtree(place)  # log, generations and base hold each blob: 30 GiB with 10,000
         yield Line(
             name="blobs",
             what=f"bytes written by a merge of {count:,} blobs of 1 MiB, {kind}",

@@ -316,6 +316,7 @@ def test_columns_of_every_type_come_back(
 
 
 @pytest.mark.few(3)
+@pytest.mark.usefixtures("of_few_rows")
 @pytest.mark.parametrize(
     "pattern",
     [
