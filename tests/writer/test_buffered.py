@@ -238,7 +238,7 @@ class TestIdleRegions:
             until(lambda: writer.stats().regions == ())
             assert state(table) == dict.fromkeys(range(20), 0)
             writer.upsert(numbered(0, 20, n=1))
-            assert {region.epoch for region in writer.stats().regions} <= {2}
+            assert all(region.epoch > 1 for region in writer.stats().regions)
             assert writer.stats().totals.rows == 40
             assert state(writer) == dict.fromkeys(range(20), 1)
 
