@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -46,6 +47,7 @@ from memwal.errors import (
 from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails, StoredRegionSpec
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.region.spec import RegionSpec
+from memwal.storage.local_files import write_behind
 from memwal.storage.location import TableLocation
 from memwal.util.log import redact_store_response
 from memwal.util.retry import LostRaceError, retry_lost_races
@@ -53,6 +55,8 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 # The last one: a commit without rows touches no rows of another commit, and is refused for its
 # merge progress instead.
 _CONFLICT_WORDS = ("conflict", "concurrent", "contention", "stale sstable compaction")
+# Syncing less takes no time worth another thread.
+_WRITE_BEHIND_BYTES = 64 << 20
 
 
 def is_conflict(error: Exception) -> bool:
@@ -342,3 +346,14 @@ def is_same_spec(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) ->
         base.field_ids(), base.schema, spec_id=stored.spec_id
     )
     return stored in (bound, pending)
+
+
+def write_rows_behind(location: TableLocation, size: int) -> AbstractContextManager[None]:
+    """Start writing new data files of a local table to disk while the block creates them.
+
+    Nothing is done for fewer bytes than take any time.
+    """
+    folder = location.local_path
+    if folder is None or size < _WRITE_BEHIND_BYTES:
+        return nullcontext()
+    return write_behind(folder / "data")

@@ -21,11 +21,11 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from memwal.base_table.blobs import write_options
+from memwal.base_table.commit import write_rows_behind
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import MemWalError
 from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import SkippedRegion
-from memwal.jobs.merge.commit import write_rows_behind
 from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
 from memwal.jobs.merge.picker import Part, RegionSelection, stop_before
 from memwal.jobs.merge.region_rows import (

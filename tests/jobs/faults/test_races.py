@@ -31,7 +31,7 @@ from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import TABLE_MANIFEST
 
 import memwal
-from memwal.jobs.merge import commit as committing
+from memwal.jobs.merge import merge_insert
 from memwal.jobs.merge.job import merge
 from memwal.lsm.indexes.catchup import caught_up
 
@@ -150,7 +150,7 @@ def test_the_merge_that_inserts_a_new_key_that_was_written_directly(
     merger(table, auditor)
     indexer(table, auditor)
     if many:
-        monkeypatch.setattr(committing, "_JOIN_FROM_ROWS", 0)
+        monkeypatch.setattr(merge_insert, "_JOIN_FROM_ROWS", 0)
     write(table, auditor, {50: 1, 51: 1, 52: 1})
 
     def meanwhile() -> None:

@@ -28,7 +28,7 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 import memwal
 from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
 from memwal.jobs.index import job as index_build
-from memwal.jobs.merge import commit as merge_commit
+from memwal.jobs.merge import merge_insert
 from memwal.jobs.table import compact
 from memwal.storage.location import TableLocation
 
@@ -290,7 +290,7 @@ def same_choices() -> Iterator[None]:
 def commits_as_steps() -> Iterator[None]:
     """Have commits that Lance makes by itself, on stores that are durable, count as steps."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (merge_commit, compact):
+        for module in (merge_insert, compact):
             patch.setattr(module, "commit_durably", _counted(module.commit_durably))
         extend = DatasetOptimizer.optimize_indices
         running: list[FaultyStore] = []
