@@ -30,7 +30,7 @@ from memwal.reader.sources.plan import (
     plan_snapshot,
     plan_version,
 )
-from memwal.reader.sources.pruning import KeyBuilder
+from memwal.reader.sources.pruning import KeyBuilder, keys_in_filter
 from memwal.reader.sources.snapshot import open_stale_snapshot, open_version
 from memwal.storage.location import TableLocation
 from memwal.util.clock import Duration, duration
@@ -108,6 +108,7 @@ class Queries:
             ``limit`` or ``offset`` is negative.
         """
         return Scan(
+            lambda: self._open_sources(filter=filter, keys=keys_in_filter(filter)),
             lambda: self._open_sources(filter=filter),
             columns=columns,
             filter=filter,

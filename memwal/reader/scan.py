@@ -35,7 +35,8 @@ class Scan(Result):
     """Merging scan that runs when it is used: each use reads the table as it is then.
 
     Made by :meth:`memwal.Table.scan`, which explains the options. As a stream it holds few batches
-    in memory at a time. ``open_sources`` plans the read and opens its sources.
+    in memory at a time. ``open_sources`` plans the read and opens its sources; ``explain_sources``
+    also lists what a read leaves out unseen.
 
     >>> scan = table.scan(columns=["id"], filter="n >= 6")
     >>> scan.to_table().num_rows, scan.count_rows(), scan.schema.names
@@ -45,6 +46,7 @@ class Scan(Result):
     def __init__(
         self,
         open_sources: Callable[[], ReadSources],
+        explain_sources: Callable[[], ReadSources] | None = None,
         *,
         columns: Sequence[str] | None = None,
         filter: str | None = None,
@@ -62,6 +64,7 @@ class Scan(Result):
             lambda: with_extra(self._output_schema(open_sources().base), self._extra),
         )
         self._open_sources = open_sources
+        self._explain_sources = explain_sources or open_sources
         self._columns = list(columns) if columns is not None else None
         self._blob_handling = blob_handling
         self._filter = parenthesize_filter(filter)
@@ -97,7 +100,7 @@ class Scan(Result):
         return retry_if_collected(self._explain)
 
     def _explain(self) -> ReadPlan:
-        sources = self._open_sources()
+        sources = self._explain_sources()
         base = sources.base
         names = base.schema.names
         if self._columns is not None:

@@ -10,6 +10,7 @@ pass either.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -330,7 +331,38 @@ def key_routing(base: BaseTable, spec_id: int) -> KeyRouting | None:
 _routings: LruCache[tuple[KeyRouting | None]] = LruCache(64)
 
 KeyBuilder = Callable[[BaseTable], pa.Table]
-"""Returns the keys of a lookup as columns, in the types of a version of the base table."""
+"""Returns the keys of a lookup or a filter, in the types of a version of the base table."""
+
+
+def keys_in_filter(filter: str | None) -> KeyBuilder | None:
+    """Return a builder of the keys that rows have that pass a SQL predicate; None without one.
+
+    It raises InvalidInputError if the predicate leaves open which keys these are. Of a key of
+    several columns it returns those whose values the predicate lists.
+    """
+    return None if filter is None else partial(_listed_keys, filter)
+
+
+def _listed_keys(filter: str, base: BaseTable) -> pa.Table:
+    alternatives = [_column_bounds(part, base.schema) for part in parse_alternatives(filter)]
+    names = [
+        name
+        for name in base.primary_key
+        if all(name in bounds and bounds[name].choices() is not None for bounds in alternatives)
+    ]
+    rows: list[tuple[object, ...]] = []
+    for bounds in alternatives:
+        choices = [bounds[name].choices() or [] for name in names]
+        if math.prod(map(len, choices)) + len(rows) > _MAX_COMBINATIONS:
+            raise InvalidInputError("the filter allows too many keys to list them")
+        rows += itertools.product(*choices)
+    if not names or any(None in row for row in rows):
+        raise InvalidInputError("the filter does not list keys")
+    columns = [
+        array_of([row[at] for row in rows], base.schema.field(name).type)
+        for at, name in enumerate(names)
+    ]
+    return pa.Table.from_arrays(columns, names=names)
 
 
 def is_routed_by_key(spec: RegionSpec, base: BaseTable) -> bool:

@@ -17,8 +17,9 @@ from support.data.random_predicates import RandomPredicates
 import memwal
 from memwal import RegionSpec
 from memwal.base_table.snapshot import BaseTable
+from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.sources.pruning import RegionPruner
+from memwal.reader.sources.pruning import RegionPruner, keys_in_filter
 from memwal.region.router import Router
 from memwal.region.spec_fields import IMMUTABLE
 
@@ -33,6 +34,7 @@ SCHEMA = pa.schema(
     ]
 )
 KEY = ("id", "name", "flag")
+LISTED = {"id": "1, 2", "name": "'a', 'b'", "flag": "true, false"}
 
 SPECS = {
     "bucket": RegionSpec.bucket("id", 7),
@@ -143,8 +145,34 @@ def test_no_region_with_a_row_of_the_answer_is_left_out(
             if reason is not None:
                 passing = lance.write_dataset(part, "memory://").count_rows(predicate)
                 assert passing == 0, f"{predicate}: {reason}: {part.to_pylist()}"
+        assert_lists_the_keys(base, predicate, data)
 
     check()
+
+
+def assert_lists_the_keys(base: BaseTable, predicate: str, data: pa.Table) -> None:
+    """The rows that pass have keys that the predicate lists, if it lists any."""
+    build = keys_in_filter(predicate)
+    assert build is not None
+    try:
+        listed = build(base)
+    except InvalidInputError:
+        return
+    passing = lance.write_dataset(data, "memory://").to_table(filter=predicate)
+    assert set(keys_of(passing.select(listed.column_names))) <= set(keys_of(listed))
+
+
+def keys_of(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in rows.to_pylist()]
+
+
+def test_listed_keys_have_the_types_of_the_table(tables: dict[str, BaseTable]) -> None:
+    base = next(iter(tables.values()))
+    build = keys_in_filter(" and ".join(f"{name} in ({LISTED[name]})" for name in KEY))
+    assert build is not None
+    listed = build(base)
+    assert listed.schema.types == [base.schema.field(name).type for name in KEY]
+    assert listed.num_rows == 2 ** len(KEY)
 
 
 @pytest.mark.parametrize(
