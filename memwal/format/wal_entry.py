@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -341,11 +340,11 @@ def _claimed_sizes(metadata: memoryview, body: memoryview) -> tuple[int, int, in
         batch = batch.table(1)
     offsets, lengths = batch.buffers(2)
     if not batch.has(3):
-        if int(lengths.sum()) > size:
+        if sum(lengths) > size:
             raise struct.error("its buffers have more bytes than its body")
         return size, 0, batch.number(0, _I64)
     claimed = 0
-    for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+    for offset, length in zip(offsets, lengths, strict=True):
         if length:
             # Each buffer begins with its decompressed length, or -1 if it is not compressed.
             (decompressed,) = _I64.unpack_from(body, offset)
@@ -382,19 +381,18 @@ class _FlatTable:
         """Return the table in a field."""
         return _FlatTable(self._buffer, self._target(field))
 
-    def buffers(self, field: int) -> tuple[np.ndarray, np.ndarray]:
+    def buffers(self, field: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the offsets and lengths of a list of buffers."""
         if not self.has(field):
-            none = np.empty(0, np.int64)
-            return none, none
+            return (), ()
         at = self._target(field)
         (count,) = _U32.unpack_from(self._buffer, at)
         if at + 4 + 16 * count > len(self._buffer):
             raise struct.error("a list of buffers is not there")
-        pairs = np.frombuffer(self._buffer, "<i8", 2 * count, at + 4).reshape(-1, 2)
-        if (pairs < 0).any():
+        numbers = struct.unpack_from(f"<{2 * count}q", self._buffer, at + 4)
+        if count and min(numbers) < 0:
             raise struct.error("a buffer has a negative place or length")
-        return pairs[:, 0], pairs[:, 1]
+        return numbers[::2], numbers[1::2]
 
     def _position(self, field: int) -> int:
         slot = 4 + 2 * field

@@ -172,6 +172,10 @@ class RowSchema:
             stored.append(pa.RecordBatch.from_arrays(whole, schema=self.schema))
         return stored
 
+    def is_logged_schema(self, schema: pa.Schema) -> bool:
+        """Return whether a batch from the log with this schema consists of stored rows as it is."""
+        return self.logged is None and bool(schema.equals(self.schema, check_metadata=True))
+
     def convert_logged(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Convert a batch from the log, written by any client, to stored rows.
 

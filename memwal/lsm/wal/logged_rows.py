@@ -67,21 +67,10 @@ def split_entry(
     Raises CorruptDataError if the columns do not fit the table, and NewerFormatError if one belongs
     to a newer protocol.
     """
-    check_known_columns(entry.schema, row_schema.schema, name=wal_key(region_id, position))
-    try:
-        read = blob_reader(row_schema.store, region_id, entry.schema.metadata)
-        batches = [
-            rows
-            for batch in entry.batches
-            for rows in row_schema.convert_logged(from_logged(batch, read))
-        ]
-    except InvalidInputError as error:
-        raise CorruptDataError(
-            f"entry {position} of the log of region {region_id} ({wal_key(region_id, position)}) "
-            f"does not fit the table: {error}. "
-            "Change the table's schema so that they fit; or abandon the region's unflushed "
-            "rows by opening its writer with replay=False"
-        ) from error
+    if row_schema.is_logged_schema(entry.schema):
+        batches = list(entry.batches)
+    else:
+        batches = _converted(row_schema, region_id, position, entry)
     if entry.writer_id is not None:
         # A writer of memwal has checked them.
         return batches, None
@@ -101,3 +90,23 @@ def split_entry(
         position, rows.take(pa.array(numbers)), numbers, tuple(problems[n] for n in numbers)
     )
     return rows.filter(pa.array(usable)).to_batches(), unusable
+
+
+def _converted(
+    row_schema: RowSchema, region_id: UUID, position: int, entry: WalEntry
+) -> list[pa.RecordBatch]:
+    check_known_columns(entry.schema, row_schema.schema, name=wal_key(region_id, position))
+    try:
+        read = blob_reader(row_schema.store, region_id, entry.schema.metadata)
+        return [
+            rows
+            for batch in entry.batches
+            for rows in row_schema.convert_logged(from_logged(batch, read))
+        ]
+    except InvalidInputError as error:
+        raise CorruptDataError(
+            f"entry {position} of the log of region {region_id} ({wal_key(region_id, position)}) "
+            f"does not fit the table: {error}. "
+            "Change the table's schema so that they fit; or abandon the region's unflushed "
+            "rows by opening its writer with replay=False"
+        ) from error
