@@ -10,7 +10,7 @@ believed a damaged one would not find its keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,11 +73,13 @@ class FilterBuilder:
         """
         for columns in _slices(key_columns):
             hashes = _hash_slice(columns)
+            within = _bits_within(hashes)
             for bits in (self._fixed, self._sized):
                 if bits is None:
                     continue
-                for positions in _bit_positions(hashes, len(bits) // (8 * _BLOCK_BYTES)):
-                    bits[positions] = True
+                first = _first_bits(hashes, len(bits) // (8 * _BLOCK_BYTES))
+                for word in within:
+                    bits[word + first] = True
 
     def bloom_filter(self) -> bytes:
         """Return the content of ``bloom_filter.bin``."""
@@ -213,12 +215,19 @@ def _slices(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterable[list[
 
 def _bit_positions(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
     """Return the bit positions of each hash, one for each word of its block: shape (8, hashes)."""
+    return _bits_within(hashes) + _first_bits(hashes, blocks)
+
+
+def _bits_within(hashes: Hashes) -> npt.NDArray[np.int64]:
+    """Return the bit of each hash in each word of its block, counted from the block's first."""
+    bits: npt.NDArray[np.int64] = ((hashes.astype(np.uint32) * _SALTS) >> np.uint32(27)) + _WORDS
+    return bits
+
+
+def _first_bits(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
+    """Return the first bit of each hash's block."""
     block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
-    first = (block * np.uint64(8 * _BLOCK_BYTES)).view(np.int64)
-    positions: npt.NDArray[np.int64] = ((hashes.astype(np.uint32) * _SALTS) >> np.uint32(27)) + (
-        first + _WORDS
-    )
-    return positions
+    return (block * np.uint64(8 * _BLOCK_BYTES)).view(np.int64)
 
 
 def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
@@ -226,8 +235,10 @@ def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
         # The rows of a table without a primary key all have the empty key in Lance's filter.
         return np.frombuffer(siphash24.siphash13(b"", key=_SIP_KEY).digest(), "<u8")
     pieces = [piece for column in columns for piece in _pieces(column)]
-    lengths = keys.row_lengths(pieces)
     # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.
+    if len(columns[0]) > _FEW_ROWS and all(_is_full(piece) for piece in pieces):
+        return _hash_full([piece.values for piece in pieces if isinstance(piece, Fixed)])
+    lengths = keys.row_lengths(pieces)
     words = lengths // 8 + 1
     ends = np.cumsum(words)
     starts = ends - words
@@ -243,8 +254,35 @@ def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
     if many:
         data[ends * 8 - 1] = lengths.astype(np.uint8)
         starts, words = starts[is_short], words[is_short]
-        hashes[is_short] = _siphash(data.view("<u8"), starts=starts, words=words)
+        order = np.argsort(-words, kind="stable")
+        short = np.empty(len(order), np.uint64)
+        short[order] = _siphash(len(order), _by_word(data.view("<u8"), starts[order], words[order]))
+        hashes[is_short] = short
     return hashes
+
+
+def _is_full(piece: Piece) -> bool:
+    return isinstance(piece, Fixed) and piece.present is None
+
+
+def _hash_full(values: Sequence[keys.Bytes]) -> Hashes:
+    """Hash rows of the same number of bytes, which stand side by side in some arrays."""
+    joined = np.concatenate(values, axis=1)
+    rows, width = joined.shape
+    data = np.zeros((rows, (width // 8 + 1) * 8), np.uint8)
+    data[:, :width] = joined
+    data[:, -1] = width & 0xFF
+    return _siphash(rows, np.ascontiguousarray(data.view("<u8").T))
+
+
+def _by_word(data: Hashes, starts: keys.Counts, words: keys.Counts) -> Iterator[Hashes]:
+    """Yield the first words of the rows, the second ones, and so on, of rows that have them.
+
+    Rows are sorted by falling number of words, so that those with more words are a prefix.
+    """
+    for step in range(int(words.max(initial=0))):
+        active = int(np.searchsorted(-words, -step, side="left"))
+        yield data[starts[:active] + step]
 
 
 def _pieces(column: pa.Array) -> list[Piece]:
@@ -271,18 +309,14 @@ def _little_endian(values: npt.NDArray[np.integer]) -> keys.Bytes:
     return values.astype(f"<i{width}").view(np.uint8).reshape(-1, width)
 
 
-def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes:
-    """Return SipHash-1-3 with the key (0, 0) of every row's words, of all rows side by side.
+def _siphash(rows: int, words: Iterable[Hashes]) -> Hashes:
+    """Return SipHash-1-3 with the key (0, 0) of rows, all side by side.
 
-    Rows are sorted by falling number of words, so that the unfinished ones are always a prefix.
+    ``words`` are the first words of the rows, the second ones, and so on, each of a prefix of rows.
     """
-    order = np.argsort(-words, kind="stable")
-    starts, words = starts[order], words[order]
-    state = tuple(np.full(len(words), value, np.uint64) for value in _SIP_STATE)
-    for step in range(int(words.max(initial=0))):
-        active = int(np.searchsorted(-words, -step, side="left"))
-        v0, v1, v2, v3 = (part[:active] for part in state)
-        word = data[starts[:active] + step]
+    state = tuple(np.full(rows, value, np.uint64) for value in _SIP_STATE)
+    for word in words:
+        v0, v1, v2, v3 = (part[: len(word)] for part in state)
         v3 ^= word
         _sip_round(v0, v1, v2, v3)
         v0 ^= word
@@ -290,8 +324,7 @@ def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes
     v2 ^= np.uint64(0xFF)
     for _ in range(3):
         _sip_round(v0, v1, v2, v3)
-    hashes = np.empty(len(words), np.uint64)
-    hashes[order] = v0 ^ v1 ^ v2 ^ v3
+    hashes: Hashes = v0 ^ v1 ^ v2 ^ v3
     return hashes
 
 
