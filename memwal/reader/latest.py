@@ -14,6 +14,7 @@ from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.narrow_columns import layout_of, read_ahead
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.util.arrays import Addresses, Mask, nbytes_of
 from memwal.util.concurrency import map_parallel
@@ -67,23 +68,30 @@ class NewestRows:
 
 
 def find_newest(
-    generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
+    generations: Sequence[GenerationSource],
+    primary_key: Sequence[str],
+    key_type: pa.DataType,
+    ahead: Sequence[str] = (),
 ) -> NewestRows:
     """Find the newest row of each key; generations are ordered oldest first within a region.
 
     Keys of different regions are different, so the order between regions does not matter. Without
-    a primary key every row is returned.
+    a primary key every row is returned. ``ahead`` are narrow columns that the caller reads next:
+    of generations whose keys are read now, they are read in the same pass.
     """
     identities = tuple(source.identity for source in generations)
     if None in identities or len(identities) <= 1:
-        return _find_newest(generations, primary_key, key_type)
+        return _find_newest(generations, primary_key, key_type, ahead)
     # Flushed generations never change.
     key = (identities, tuple(primary_key), str(key_type))
-    return _newest_rows.get(key, lambda: _find_newest(generations, primary_key, key_type))
+    return _newest_rows.get(key, lambda: _find_newest(generations, primary_key, key_type, ahead))
 
 
 def _find_newest(
-    generations: Sequence[GenerationSource], primary_key: Sequence[str], key_type: pa.DataType
+    generations: Sequence[GenerationSource],
+    primary_key: Sequence[str],
+    key_type: pa.DataType,
+    ahead: Sequence[str],
 ) -> NewestRows:
     if not generations:
         return NewestRows(
@@ -96,7 +104,9 @@ def _find_newest(
         # To start a thread takes longer than to find the keys of a small one.
         parts = [read_keys(generations[0], primary_key)]
     else:
-        parts = map_parallel(lambda source: read_keys(source, primary_key), generations, threads=8)
+        parts = map_parallel(
+            lambda source: read_keys(source, primary_key, ahead), generations, threads=8
+        )
     keys = pa.concat_arrays([part.keys for part in parts])
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
     newest = newest_row_positions(keys)
@@ -108,7 +118,9 @@ def _find_newest(
     )
 
 
-def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
+def read_keys(
+    source: GenerationSource, primary_key: Sequence[str], ahead: Sequence[str] = ()
+) -> GenerationKeys:
     """Read the keys of a generation; those of a flushed one never change and are cached."""
     if source.snapshot is not None:
         view = source.snapshot.view
@@ -121,13 +133,23 @@ def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> Generatio
         )
     if source.identity is None:
         return _flushed_keys(source, primary_key)
-    return _generation_keys.get(source.identity, lambda: _flushed_keys(source, primary_key))
+    return _generation_keys.get(source.identity, lambda: _flushed_keys(source, primary_key, ahead))
 
 
-def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
+def _flushed_keys(
+    source: GenerationSource, primary_key: Sequence[str], ahead: Sequence[str] = ()
+) -> GenerationKeys:
+    names = [*primary_key, TOMBSTONE]
+    columns = read_ahead(source, names, ahead) if ahead else None
+    if columns is not None:
+        return GenerationKeys(
+            keys=key_column(columns, primary_key),
+            deleted=pc.fill_null(columns.column(TOMBSTONE), False).to_numpy(),
+            addresses=layout_of(source).addresses(),
+        )
     with lance_errors(f"reading {source.identity}"):
         table = source.dataset.scanner(
-            columns=[*primary_key, TOMBSTONE], with_row_address=True, scan_in_order=True
+            columns=names, with_row_address=True, scan_in_order=True
         ).to_table()
     addresses = table.column(ROW_ADDRESS).to_numpy()
     return GenerationKeys(

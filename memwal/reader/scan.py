@@ -16,7 +16,7 @@ from memwal.boundary.public import public_items, public_methods
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
-from memwal.reader.merged_scan import GENERATION, MergedScan, with_extra
+from memwal.reader.merged_scan import GENERATION, MergedScan, names_in, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.result import Result
 from memwal.reader.sources.generation import ReadSources, retry_if_collected
@@ -117,7 +117,7 @@ class Scan(Result):
             return replace(sources.plan, base_plan=scanner.explain_plan())
 
     def _start(self) -> pa.RecordBatchReader:
-        sources, newest = _open_newest_once(self._open_sources)
+        sources, newest = _open_newest_once(self._open_sources, self._read_from_memory)
         schema = self._output_schema(sources.base)
         batches = public_items(
             self._limited_batches(self._rows(sources, newest, schema, self._extra)), "to_reader()"
@@ -135,11 +135,21 @@ class Scan(Result):
         )
 
     def _count(self) -> int:
-        sources, newest = _open_newest_once(self._open_sources)
+        sources, newest = _open_newest_once(self._open_sources, self._named_in_filter)
         if self._columns is not None:
             output_schema(sources.base, self._columns)
         with _translate_errors(sources.base, self._filter):
             return self._rows(sources, newest, pa.schema([]), []).count()
+
+    def _read_from_memory(self, base: BaseTable) -> list[str]:
+        """Return the columns of generations that a scan reads from memory if they are narrow."""
+        if self._limit is not None:
+            return []
+        names = output_schema(base, self._columns, self._blob_handling).names
+        return [*names, *self._named_in_filter(base)]
+
+    def _named_in_filter(self, base: BaseTable) -> list[str]:
+        return [] if self._filter is None else names_in(self._filter, base)
 
     def _rows(
         self,
@@ -211,11 +221,15 @@ def open_newest(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, N
     return retry_if_collected(lambda: _open_newest_once(open_sources))
 
 
-def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
+def _open_newest_once(
+    open_sources: Callable[[], ReadSources],
+    columns: Callable[[BaseTable], Sequence[str]] = lambda _: (),
+) -> tuple[ReadSources, NewestRows]:
+    """Open sources, and find the newest rows; ``columns`` are those that the caller reads next."""
     sources = open_sources()
     base = sources.base
     key_type = key_column(base.schema.empty_table(), base.primary_key).type
-    return sources, find_newest(sources.generations, base.primary_key, key_type)
+    return sources, find_newest(sources.generations, base.primary_key, key_type, columns(base))
 
 
 def output_schema(

@@ -141,6 +141,23 @@ def read_together(
     return together
 
 
+def read_ahead(
+    source: GenerationSource, names: Sequence[str], others: Sequence[str]
+) -> pa.Table | None:
+    """Return columns of a generation, and keep other narrow ones of the same pass in memory.
+
+    None if the columns have to be scanned: they are large, or rows were deleted.
+    """
+    schema = source.dataset.schema
+    every = list(dict.fromkeys([*names, *others]))
+    is_kept = all(is_narrow(schema.field(name).type) for name in every)
+    if source.identity is None or not is_kept or layout_of(source).has_deletions:
+        return None
+    # If another column is too large to be kept, these are in memory nevertheless.
+    _columns_of(source, every)
+    return _columns_of(source, names)
+
+
 def take_from_memory(
     source: GenerationSource, schema: pa.Schema, names: Sequence[str], addresses: Addresses
 ) -> pa.Table | None:

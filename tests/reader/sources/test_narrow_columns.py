@@ -91,6 +91,27 @@ def test_columns_are_decoded_once(backlog: memwal.Table, scanned: list[str]) -> 
     assert scanned == []
 
 
+@pytest.mark.parametrize("options", [{}, {"filter": "n >= 2"}, {"columns": ["text"]}], ids=str)
+def test_a_first_scan_reads_each_generation_in_one_pass(
+    backlog: memwal.Table, scanned: list[str], options: dict[str, Any]
+) -> None:
+    backlog.scan(**options).to_table()
+    assert len(scanned) == len(set(scanned)) == 8
+
+
+@pytest.mark.parametrize("most", [1, 300, 600])
+def test_columns_too_large_to_be_kept_change_nothing(
+    backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    options = {"filter": "n >= 2"}
+    expected, count = shown(backlog, options), backlog.scan(**options).count_rows()
+    forget_caches()
+    monkeypatch.setattr(narrow_columns, "_MAX_COLUMN_BYTES", most)
+    for _ in range(2):
+        assert shown(backlog, options) == expected
+        assert backlog.scan(**options).count_rows() == count
+
+
 def test_wide_columns_are_streamed(tmp_path: Any) -> None:
     schema = pa.schema(
         [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.list_(pa.float32(), 16))]
