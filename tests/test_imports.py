@@ -17,7 +17,6 @@ HEAVY = (
     "datafusion",
     "lancedb",
     "matplotlib",
-    "mmh3",
     "opentelemetry.sdk",
     "pandas",
     "pyspark",
