@@ -210,8 +210,10 @@ class MergedScan:
     def _generations(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Read the generations: together, or one by one if ``limit`` may be reached early."""
         sources = self.sources.generations
-        flushed = [at for at, source in enumerate(sources) if source.snapshot is None]
-        for group in group_generations(sources, flushed):
+        flushed = {
+            at: layout_of(source) for at, source in enumerate(sources) if source.snapshot is None
+        }
+        for group in group_generations(flushed):
             rows = self._together(group) if limit is None and len(group) > 1 else None
             if rows is not None:
                 yield from rows

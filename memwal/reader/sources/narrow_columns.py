@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -104,14 +104,12 @@ def layout_of(source: GenerationSource) -> FragmentLayout:
     return read() if source.identity is None else _layouts.get(source.identity, read)
 
 
-def group_generations(
-    sources: Sequence[GenerationSource] | Mapping[int, GenerationSource], positions: Iterable[int]
-) -> Iterator[list[int]]:
+def group_generations(layouts: Mapping[int, FragmentLayout]) -> Iterator[list[int]]:
     """Group flushed generations, by their positions, into lists with a bounded number of rows."""
     group: list[int] = []
     count = 0
-    for position in positions:
-        rows = layout_of(sources[position]).rows
+    for position, layout in layouts.items():
+        rows = layout.rows
         if group and count + rows > _GROUP_ROWS:
             yield group
             group, count = [], 0

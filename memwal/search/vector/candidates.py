@@ -30,6 +30,7 @@ from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import contains, encode_row_set
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.sources.narrow_columns import FragmentLayout, layout_of
 from memwal.reader.unreadable_indexes import (
     is_index_damage,
     leave_out,
@@ -38,7 +39,7 @@ from memwal.reader.unreadable_indexes import (
 )
 from memwal.region.rows import key_column
 from memwal.search.vector.query import VectorQuery, canonical_metric, index_metric
-from memwal.util.arrays import Mask, RowIds
+from memwal.util.arrays import Mask, Numbers, RowIds
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -337,8 +338,8 @@ class LiveRows:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes; encoded addresses are assumed to take as much as the addresses."""
-        return int(2 * self.addresses.nbytes + self.rows.nbytes)
+        """Memory in bytes; encoded addresses, and positions, are assumed to take as much each."""
+        return int(3 * self.addresses.nbytes + self.rows.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,6 +352,16 @@ class LiveGenerationRows(LiveRows):
     def encoded(self) -> bytes:
         """The addresses in the form that Lance's scanner takes."""
         return encode_row_set(self.addresses)
+
+    @cached_property
+    def layout(self) -> FragmentLayout:
+        """The layout of a flushed generation."""
+        return layout_of(self.source)
+
+    @cached_property
+    def positions(self) -> Numbers:
+        """The positions of the rows in the order of a scan of a flushed generation."""
+        return self.layout.positions(self.addresses)
 
 
 def unmerged_rows(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:

@@ -27,7 +27,7 @@ from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.hits import Hits
 from memwal.reader.merged_scan import is_filtered_by_index, names_in
 from memwal.reader.sources.cache import LruCache, cache_budget
-from memwal.reader.sources.narrow_columns import group_generations, layout_of, passing_together
+from memwal.reader.sources.narrow_columns import group_generations, passing_together
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.vector.candidates import LiveGenerationRows, LiveRows
 from memwal.search.vector.query import VectorQuery
@@ -136,12 +136,11 @@ def passing_parts(
         for number, (part, layout) in enumerate(zip(parts, layouts, strict=True))
         if layout is not None
         and isinstance(part, LiveGenerationRows)
-        and not layout_of(part.source).has_deletions
+        and not part.layout.has_deletions
     }
-    sources = {number: part.source for number, part in flushed.items()}
-    for group in group_generations(sources, flushed):
+    for group in group_generations({number: part.layout for number, part in flushed.items()}):
         found = passing_together(
-            [sources[number] for number in group],
+            [flushed[number].source for number in group],
             base.schema,
             names,
             filter,
@@ -149,13 +148,12 @@ def passing_parts(
         )
         if found is None:
             continue
-        ends = np.cumsum([layout_of(sources[number]).rows for number in group])
-        cuts = np.searchsorted(found, ends)
-        for number, end, rows in zip(group, ends, np.split(found, cuts[:-1]), strict=True):
-            part, layout = flushed[number], layout_of(sources[number])
-            passes = np.zeros(layout.rows, np.bool_)
-            passes[rows - (end - layout.rows)] = True
-            kept = passes[layout.positions(part.addresses)]
+        sizes = [flushed[number].layout.rows for number in group]
+        passes = np.zeros(sum(sizes), np.bool_)
+        passes[found] = True
+        for number, first in zip(group, np.cumsum([0, *sizes[:-1]]), strict=True):
+            part = flushed[number]
+            kept = passes[part.positions + first]
             passing[number] = LiveRows(
                 part.number, part.name, part.addresses[kept], part.rows[kept]
             )

@@ -14,7 +14,6 @@ from memwal.reader.base_indexes import find_gap
 from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.sources.generation import ReadSources
-from memwal.reader.sources.narrow_columns import layout_of
 from memwal.reader.unreadable_indexes import readable, retry_unreadable
 from memwal.search.vector.candidates import (
     base_candidates,
@@ -94,7 +93,7 @@ def _search_tasks(
         stored.append(
             StoredRows(
                 part,
-                layout_of(source).rows,
+                part.layout.rows,
                 partial(read_vectors, source, query.column),
                 partial(generation_candidates, part, query),
             )
