@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -19,9 +20,11 @@ from common.measure import (
     processor_seconds,
     rounds_of,
 )
-from common.processes import merge_copy
+from common.processes import merge_copy, run_child
 
+import memwal
 from cases.merge_growth import make_table, write_rows
+from cases.merges import union_of_backlog
 from memwal.jobs.merge.picker import Candidate, MergePicker, RegionSelection
 from memwal.jobs.options import MergeOptions
 
@@ -35,26 +38,57 @@ _PLAN_SECONDS = 0.1
 _MERGES = 3
 # Of the rows.
 _BACKLOG_PART = 80
+_FEW = (1, 100, 10_000, 100_000)
 
 
 def cost_lines(folder: Path, rows: int) -> Iterator[Line]:
-    """The plan of a merge of many regions; merges of recent keys into ever larger base tables."""
+    """Plans of many regions; merges of recent keys into ever larger tables, and of few rows."""
     yield _plans(max(_REGIONS * rows // _ROWS, _GROWTH))
     count, base = max(rows // _BACKLOG_PART, 2), rows // 2
     for index in (True, False):
         yield from _merges(folder, base, count, index=index)
+        for few in _FEW:
+            yield _beside_native(folder, base, min(few, base), index=index)
+
+
+def _beside_native(folder: Path, rows: int, count: int, *, index: bool) -> Line:
+    table = make_table(folder / "few", rows, floats=1, index=index)
+    _write_recent(table, rows, count)
+    union, _ = union_of_backlog(table, folder)
+    native: dict[str, Any] = {"do": "union", "sources": [union], "use_index": True}
+    tasks = {"ours": {"do": "ours"}, "native": native}
+    # In turns, since the machine is not always as fast.
+    samples = [
+        {name: merge_copy(table.uri, task)["processor"] for name, task in tasks.items()}
+        for _ in range(rounds_of(_ROUNDS))
+    ]
+    shutil.rmtree(table.uri)
+    shutil.rmtree(union)
+    ours, other = (Figure.of([sample[name] for sample in samples]) for name in tasks)
+    return Line(
+        name="merge cost",
+        what=f"a merge of {count:,} recent rows, {_keys(index)}",
+        ours=ours,
+        other=other,
+        unit="s of a processor",
+        against="merge_insert of the newest rows",
+        target=Target(1.2),
+        note=f"into {rows:,}, default options",
+    )
 
 
 def _merges(folder: Path, rows: int, count: int, *, index: bool) -> Iterator[Line]:
     found: dict[int, list[dict[str, float]]] = {}
     for base in (rows, rows * _GROWTH):
         table = make_table(folder / "table", base, floats=1, index=index)
-        random = np.random.default_rng(1)
-        updates = base - 1 - random.choice(min(count, base), count // 2, replace=False)
-        write_rows(table, np.concatenate([updates, np.arange(base, base + count // 2)]), 1)
+        _write_recent(table, base, count)
+        if not index:
+            # It reads all keys, and stores their bounds.
+            run_child("merging", {"do": "ours", "uri": table.uri})
+            _write_recent(table, base + count // 2, count)
         found[base] = [merge_copy(table.uri, {"do": "ours"}) for _ in range(rounds_of(_MERGES))]
         shutil.rmtree(table.uri)
-    keys = "a B-tree on the key" if index else "no index on the key"
+    keys = _keys(index) if index else f"{_keys(index)}, after a first merge"
     for key, what, unit, scale in (
         ("bytes_read", "bytes read by a merge", "MB", 1e6),
         ("processor", "a merge", "s of a processor", 1),
@@ -76,6 +110,18 @@ def _merges(folder: Path, rows: int, count: int, *, index: bool) -> Iterator[Lin
                 f"exponent {exponent(many, few, _GROWTH):.2f}"
             ),
         )
+
+
+def _keys(index: bool) -> str:
+    return "a B-tree on the key" if index else "no index on the key"
+
+
+def _write_recent(table: memwal.Table, rows: int, count: int) -> None:
+    """Write rows: half of them replace recent ones, the others are new."""
+    random = np.random.default_rng(1)
+    new = -(-count // 2)
+    updates = rows - 1 - random.choice(min(count, rows), count - new, replace=False)
+    write_rows(table, np.concatenate([updates, np.arange(rows, rows + new)]), 1)
 
 
 def _plans(most: int) -> Line:

@@ -1,7 +1,7 @@
 """Small merges: rows of some regions and their progress in one commit (spec: MemTable Merger).
 
 If few pages of an index on the key have the keys, the rows to replace and to delete are found there
-(:func:`~memwal.jobs.merge.match.find_by_index`), however large the base table is. One commit, by
+(:func:`~memwal.jobs.merge.match.find_few`), however large the base table is. One commit, by
 compare-and-swap on the version that was matched, has new fragments, deletions and progress. A
 process that dies or pauses before it leaves files that no version names, which are collected by
 age; one that comes late is refused, and another attempt matches the new version.
@@ -40,7 +40,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.jobs.job import Guard, SkippedRegion
-from memwal.jobs.merge.match import Match, find_by_index, write_deletions
+from memwal.jobs.merge.match import Match, find_few, write_deletions
 from memwal.jobs.merge.merge_insert import delete, is_pending, note_conflict, upsert
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import open_region
@@ -275,7 +275,7 @@ def _merge_by_index(base: BaseTable, source: MergeSource) -> Counter[str] | None
     fragments: list[FragmentMetadata] = []
     try:
         with lance_errors(f"merging into {base.location}"):
-            found = find_by_index(base, key_column(keys, base.primary_key))
+            found = find_few(base, key_column(keys, base.primary_key))
             if found is None:
                 return None
             matched, index_bytes = found

@@ -27,6 +27,7 @@ from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import INDICES_DIR
 from memwal.jobs.merge.kept_ids import MATCHED, KeptIds, store_ids
+from memwal.jobs.merge.key_bounds import KeyBounds
 from memwal.jobs.merge.run_files import KeyFile, read_keys, read_stored, run_dir, write_stored
 from memwal.lsm.indexes.catchup import segment_location
 from memwal.reader.base_rows import key_segments, scan_keys
@@ -42,6 +43,10 @@ _OFFSET_BITS = np.uint64(32)
 _MOST_READ = 0.5
 # Below it, pages are read faster than Lance joins all keys.
 _SMALL_FRACTION = 1 / 16
+# Below it, keys are compared in less time than Lance takes to join all.
+_POSSIBLE_FRACTION = 1 / 4
+# Without an index, Lance joins fewer rows in about the time that it takes to read bounds.
+_MANY_ROWS = 1 << 20
 # Of files of keys: one waits for the store while others are decoded.
 _PARALLEL_READS = 8
 # A task with fewer rows to compare takes less time than it takes to start it.
@@ -221,22 +226,38 @@ def _addresses(
     return _joined(hits, scanned)
 
 
-def find_by_index(base: BaseTable, keys: pa.Array) -> tuple[pa.Table, int] | None:
+def find_few(base: BaseTable, keys: pa.Array) -> tuple[pa.Table, int] | None:
     """Find the rows that have one of the keys if that reads a small part of the base table.
 
     Returns them with the schema ``MATCHED``, none deleted, and the bytes read of indexes. None if
-    the index on the key covers too few fragments, or the keys lie in too many of its pages.
+    the keys lie in too many pages of the index on the key or, where it covers too few fragments,
+    in the bounds of too many.
     """
+    if base.dataset.has_stable_row_ids:
+        # Rows that are replaced keep their ids.
+        return None
     fragments = base.dataset.get_fragments()
     hits, left = _look_up(base, keys, fragments, _SMALL_FRACTION)
-    rows = sum(fragment.physical_rows for fragment in fragments)
-    if sum(fragment.physical_rows for fragment in left) >= rows * _SMALL_FRACTION:
+    rows, left_rows = _rows(fragments), _rows(left)
+    if left_rows < rows * _SMALL_FRACTION:
+        scanned = scan_keys(base, keys, left, by=ROW_ADDRESS) if left else None
+    elif left_rows < _MANY_ROWS or base.index_caveat:
         return None
-    scanned = scan_keys(base, keys, left, by=ROW_ADDRESS) if left else None
+    else:
+        bounds = KeyBounds.read(base, keys.type)
+        unknown, possible = bounds.divide(keys, left)
+        if _rows(possible) > rows * _POSSIBLE_FRACTION:
+            return None
+        scanned = bounds.scan(keys, unknown, possible)
     addresses, positions, read = _joined(hits, scanned)
     none = np.zeros(len(addresses), np.int64)
     columns = (addresses, none, positions, none.astype(np.bool_))
     return pa.Table.from_arrays(list(map(pa.array, columns)), schema=MATCHED), read
+
+
+def _rows(fragments: Sequence[lance.LanceFragment]) -> int:
+    """Return the rows of fragments, deleted ones too."""
+    return sum(fragment.physical_rows for fragment in fragments)
 
 
 def _joined(
