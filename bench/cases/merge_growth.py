@@ -29,6 +29,7 @@ _WIDE_FLOATS = 1_536
 _BACKLOGS = (1, 8, 64)
 # Memory of a task, for each row of the base table.
 _BUDGET_PER_ROW = 16
+_ROWS_PER_HUGE_ROW = 10_000
 _PARTS = {"divide_bytes": 0, "max_tasks": 2}
 
 
@@ -126,6 +127,27 @@ def task_memory_lines(folder: Path, rows: int) -> Iterator[Line]:
     )
     yield _peak(sample, budget, "peak memory of a merge of rows of 1,536 floats")
     shutil.rmtree(table.uri)
+    yield _huge(folder, max(rows // _ROWS_PER_HUGE_ROW, _REGIONS))
+
+
+def _huge(folder: Path, count: int) -> Line:
+    """Peak memory of a merge of rows of 1 MiB, with default options."""
+    table = make_table(folder / "huge", 1, floats=_MIB // 4)
+    write_rows(table, np.arange(count), _MIB // 4)
+    samples = [merge_copy(table.uri, {"do": "ours"}) for _ in range(rounds_of(_ROUNDS))]
+    shutil.rmtree(table.uri)
+    peaks = [(sample["peak"] - sample["baseline"]) / _MIB for sample in samples]
+    return Line(
+        name="task memory",
+        what=f"peak memory of a merge of {count:,} rows of 1 MiB",
+        ours=Figure.of(peaks),
+        other=constant(count),
+        unit="MiB",
+        against="bytes of the rows",
+        rival=Rival.LIMIT,
+        target=Target(1.5),
+        note=f"{_REGIONS} regions, default options",
+    )
 
 
 def _peak(sample: Mapping[str, float], budget: int, what: str) -> Line:
