@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from html import escape
 
 _MAX_ROWS = 50
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -46,6 +45,9 @@ def html_table(
     notes: Iterable[str] = (),
 ) -> str:
     """Format a table for ``_repr_html_``, with a title and notes; rows beyond fifty are counted."""
+    # Only notebooks need it.
+    from html import escape
+
     cells = "".join(f"<th>{escape(column)}</th>" for column in columns)
     lines = [
         "<tr>"

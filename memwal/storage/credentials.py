@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -343,6 +342,8 @@ def _resolve_source(source: str) -> Fetch:
     if source in _registered:
         # Looked up for each call, so that a name that is registered again uses its new source.
         return lambda: _registered[source]()
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=_ENTRY_POINTS, name=source):
         fetch: Fetch = entry.load()
         return fetch

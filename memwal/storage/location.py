@@ -6,7 +6,6 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
@@ -197,6 +196,9 @@ def _shared_store(location: TableLocation, *, durable: bool) -> ObjectStore:
     store = open_store(location.uri, options, durable=durable)
     if variable is None:
         return store
+    # Takes 10 ms to import, and few stores need it.
+    from importlib.metadata import entry_points
+
     (wrapper,) = entry_points(group=_WRAPPERS, name=COMMITS_IN)
     wrapped: ObjectStore = wrapper.load()(store, variable)
     return wrapped
