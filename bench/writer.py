@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "flush-cpu": processor_time.flushes,
     "replay-cpu": processor_time.replays,
     "append-cpu": processor_time.appends,
+    "upsert-cpu": processor_time.upserts,
     "wide-keys": processor_time.wide_keys,
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import growth
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -41,14 +42,15 @@ def assert_stored(program: str, lines: list[dict[str, Any]], *names: str) -> Non
 def test_the_page_has_the_figures_that_are_stored() -> None:
     script = ROOT / "scripts" / "site" / "figures.py"
     subprocess.run([sys.executable, str(script), "--check"], check=True)
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert "<!-- figures: missed -->" in page
-    assert "<!-- figures: asked -->" in page
+    pages = "".join(path.read_text() for path in figures.PAGES)
+    for part in ("missed", "asked", "growth"):
+        assert pages.count(f"<!-- figures: {part} -->") == 1
 
 
 def test_the_site_has_every_line_that_is_stored() -> None:
     stored = sorted((ROOT / "bench" / "figures").glob("*.json"))
-    assert sorted(figures.PROGRAMS) == [path.stem for path in stored]
+    assert sorted([*figures.PROGRAMS, "growth"]) == [path.stem for path in stored]
+    stored = [path for path in stored if path.stem in figures.PROGRAMS]
     rows = re.findall(r"^\| (?!what \| |---)", figures.markdown(), flags=re.M)
     assert len(rows) == sum(len(json.loads(path.read_text())["lines"]) for path in stored)
 
@@ -213,6 +215,30 @@ def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> No
 
     assert_stored("spark", lines, "warm", "size")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.bench
+def test_growth_has_a_cell_for_each_call_and_axis(tmp_path: Path) -> None:
+    few = ["--regions", "4", "--generations", "4", "--width", "10000", "--rounds", "1"]
+    cells = json.loads(run("growth.py", tmp_path, "--json", "--rows", "30000", *few))["cells"]
+
+    stored = json.loads((ROOT / "bench" / "figures" / "growth.json").read_text())["cells"]
+    assert [(cell["call"], cell["axis"]) for cell in cells] == [
+        (cell["call"], cell["axis"]) for cell in stored
+    ]
+    for cell in cells:
+        assert all(figure["median"] > 0 for figure in (*cell["ms"], *cell["bytes_read"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_grows_for_a_known_reason_or_not_at_all() -> None:
+    stored = json.loads((ROOT / "bench" / "figures" / "growth.json").read_text())["cells"]
+
+    assert [
+        (cell["axis"], cell["call"])
+        for cell in stored
+        if growth.grows(cell) and not growth.has_reason(cell)
+    ] == []
 
 
 @pytest.mark.parametrize("program", ["scale.py", "merge_scale.py"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,46 @@ def appends(folder: Path, rows: int) -> Iterator[Line]:
         target=Target(1.0),
         note="durable, one region",
     )
+
+
+def upserts(folder: Path, rows: int) -> Iterator[Line]:
+    """Durable upserts of many rows, beside an Arrow stream of the same rows that is synced."""
+    for count in (max(rows // 100, 1), max(rows // 10, 1)):
+        samples: dict[str, list[float]] = {"ours": [], "arrow": []}
+        files = folder / f"files-{count}"
+        files.mkdir()
+        options = memwal.WriterOptions(max_memtable_rows=1 << 24, max_memtable_bytes=1 << 32)
+        table = tables.create_narrow(folder / f"{count}")
+        with tables.open_ours(table, options) as writer:
+            for number in range(rounds_of(4 * _ROUNDS) + 1):
+                part = tables.narrow_rows(count, number * count)
+                taken = {
+                    "ours": processor_seconds(lambda p=part: writer.upsert(p)),
+                    "arrow": processor_seconds(lambda p=part, f=files: _write_synced(f, p)),
+                }
+                for name, seconds in taken.items():
+                    samples[name] += [1e3 * seconds] * bool(number)
+        yield Line(
+            name="upsert-cpu",
+            what=f"durable upsert of {count:,} rows",
+            ours=Figure.of(samples["ours"]),
+            other=Figure.of(samples["arrow"]),
+            unit="ms of a processor",
+            against="an Arrow stream in a new file, synced",
+            rival=Rival.LIMIT,
+            target=Target(2.0),
+            note="one region; with checks, routing, checksum, MemTable and a synced folder",
+        )
+
+
+def _write_synced(folder: Path, rows: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    with (folder / f"{time.monotonic_ns()}").open("wb") as file:
+        file.write(sink.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def wide_keys(folder: Path, rows: int) -> Iterator[Line]:

@@ -1,8 +1,9 @@
 """The figures of the benchmarks, as Markdown: ``python scripts/site/figures.py [--check]``.
 
 bench/figures has a file for each program of bench/: its output with ``--json``. The site's page
-of all figures has every line of them. docs/benchmarks.md has two parts, which this program
-writes: the lines whose target was missed, and those that are asked for most.
+of all figures has every line of them. This program writes two parts of docs/benchmarks.md, the
+lines whose target was missed and those that are asked for most, and the table of
+docs/design/scale.md: what each call costs as a table grows.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # Last: bench/airflow.py must not stand for the package.
 sys.path.append(str(ROOT / "bench"))
 
+import growth  # noqa: E402
 import merge_scale  # noqa: E402
 import scale  # noqa: E402
 from common.measure import Figure  # noqa: E402
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "design" / "scale.md")
 FIGURES = ROOT / "bench" / "figures"
 
 PROGRAMS = {
@@ -35,7 +37,7 @@ PROGRAMS = {
     "spark": "Spark",
     "airflow": "Airflow",
 }
-"""Titles of the files of bench/figures."""
+"""Titles of the files of bench/figures, besides that of the table of growth."""
 
 ASKED = (
     ("writer", "upserts of 1,000 rows without fsync", "ShardWriter"),
@@ -78,7 +80,7 @@ def costs() -> str:
 
 def written(page: str) -> str:
     """The page, with its parts of stored figures."""
-    tables = {"missed": _missed, "asked": _asked}
+    tables = {"missed": _missed, "asked": _asked, "growth": _growth}
 
     def filled(table: re.Match[str]) -> str:
         lines = "\n".join(tables[table[2]]())
@@ -125,11 +127,18 @@ def _asked() -> Iterator[str]:
         yield _row(_asked_cells(line))
 
 
+def _growth() -> Iterator[str]:
+    report = _report("growth")
+    yield f"{_machine(report)}\n"
+    yield from growth.lines(report["cells"])
+
+
 def _machine(report: dict[str, Any]) -> str:
     machine = report["machine"]
     versions = ", ".join(f"{name} {machine[name]}" for name in ("pylance", "pyarrow", "obstore"))
+    size = f"{report['rows']:,} rows, " if "rows" in report else ""
     return (
-        f"{report['rows']:,} rows, {machine['processors']} processors, {machine['file_system']}, "
+        f"{size}{machine['processors']} processors, {machine['file_system']}, "
         f"Linux {machine['system']}, Python {machine['python']}, {versions}; the load was "
         f"{machine['load'][0]:.1f} before."
     )
@@ -171,11 +180,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; tell by the exit code")
     arguments = parser.parse_args()
-    page = PAGE.read_text()
-    new = written(page)
-    if arguments.check:
-        sys.exit(0 if page == new else f"{PAGE} is old; run python scripts/site/figures.py")
-    PAGE.write_text(new)
+    for path in PAGES:
+        page = path.read_text()
+        new = written(page)
+        if arguments.check and page != new:
+            sys.exit(f"{path} is old; run python scripts/site/figures.py")
+        path.write_text(new)
 
 
 if __name__ == "__main__":
