@@ -361,6 +361,13 @@ class TestOpen:
             assert opened.uri == str(uri)
             assert state(opened) == {1: 1}
 
+    def test_a_branch_that_is_open_is_refused(self, tmp_path: Path) -> None:
+        dataset = lance.write_dataset(rows({1: 1}), tmp_path / "t.lance")
+        branch = dataset.create_branch("side")
+        with pytest.raises(TableSetupError, match="side"):
+            memwal.open(branch)
+        assert memwal.open(dataset).base().version == dataset.version
+
     def test_storage_options_go_along(self) -> None:
         options = {"timeout": "7s", "client_max_retries": "1"}
         dataset = lance.write_dataset(rows({}), "memory://options", storage_options=options)

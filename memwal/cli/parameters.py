@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -40,7 +40,7 @@ from memwal.cli.options import (
     storage_options,
 )
 from memwal.cli.output import Output
-from memwal.jobs.arguments import flag_of, help_of, metavar_of
+from memwal.jobs.arguments import NONE, flag_of, help_of, metavar_of
 from memwal.jobs.options import JobOptions, Option, OptionKind, options_of
 from memwal.quality.rules import read_rules
 
@@ -103,8 +103,13 @@ def takes_options_of(
     def decorate(command: Command) -> Command:
         @wraps(command)
         def call(**values: object) -> Output | None:
-            changes = {name: _value(option, values.pop(name)) for name, option in options.items()}
-            return command(**values, changes={k: v for k, v in changes.items() if v is not None})
+            given = {name: _value(option, values.pop(name)) for name, option in options.items()}
+            changes = {
+                name: None if value == NONE else value
+                for name, value in given.items()
+                if value is not None
+            }
+            return command(**values, changes=changes)
 
         return _with_signature(call, command, {"changes": parameters})
 
@@ -185,13 +190,23 @@ def _option_parameter(job: type[JobOptions], name: str, option: Option) -> Param
     if option.kind is not OptionKind.SWITCH:
         settings["metavar"] = "FILE" if option.kind is OptionKind.RULES else metavar_of(option)
     if option.kind in (OptionKind.COUNT, OptionKind.SECONDS):
-        settings["min"] = option.low
+        if option.optional:
+            settings["parser"] = partial(_number_or_none, option)
+        else:
+            settings["min"] = option.low
     if option.kind is OptionKind.REGIONS:
         settings["autocompletion"] = region_ids
     annotation: object = Annotated[
         _TYPES[option.kind], typer.Option(flag_of(name, option), **settings)
     ]
     return _parameter(name, annotation, False if option.kind is OptionKind.SWITCH else None)
+
+
+def _number_or_none(option: Option, text: str) -> float | str:
+    """Parse a number; the word for None stays, since None means that the option is not given."""
+    if text == NONE:
+        return text
+    return int(text) if option.kind is OptionKind.COUNT else float(text)
 
 
 def _value(option: Option, value: object) -> object:

@@ -19,7 +19,7 @@ from memwal.catalog.records import ManagedTable
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.job_spec import JobExecutor, JobRequest, JobSpec, Skipped, SkipReason, run_locally
 from memwal.fleet.tables import Survey, check_regions, open_managed, survey
-from memwal.jobs.due import JOBS, Due
+from memwal.jobs.due import JOBS, Due, jobs_of
 from memwal.jobs.job import Guard, JobResult, Result, Task, TaskRunner, run_in_process
 from memwal.jobs.options import (
     CompactOptions,
@@ -162,9 +162,11 @@ class _Resolver:
     request: JobRequest
     runtime: Runtime
 
-    def resolve(self) -> tuple[Table, JobSpec | Skipped]:
-        """Open the table and decide about the job."""
+    def resolve(self) -> tuple[Table, JobSpec | Skipped | None]:
+        """Open the table and decide about the job; None if the table does not have such a job."""
         table = open_managed(self.managed, storage_options=self.runtime.storage_options)
+        if self.request.job not in jobs_of(mem_wal=table.base().index is not None):
+            return table, None
         if self.request.regions is not None:
             check_regions(table, self.request.regions)
         return table, self._decide(table)
@@ -172,6 +174,8 @@ class _Resolver:
     def dry_run(self) -> JobResult | Skipped:
         """Return the planned work; a collection can count it itself."""
         table, spec = self.resolve()
+        if spec is None:
+            return self.without_log(table)
         if isinstance(spec, Skipped):
             return spec
         request = self.request
@@ -182,8 +186,13 @@ class _Resolver:
             return done or run_locally(table, spec, run=self.runtime.run)
         reason = "it was asked for" if request.due is None else request.due.reason
         if request.due is None and not request.force:
-            reason = self._due_of(table, self._survey(table)).reason
+            reason = self._survey(table).due[request.job].reason
         return self.skipped(SkipReason.DRY_RUN, f"it would run: {reason}")
+
+    def without_log(self, table: Table) -> Skipped:
+        """Raise TableSetupError, for a job that needs a log, unless there is one by now."""
+        table.base().require_mem_wal()
+        return self.skipped(SkipReason.NOT_DUE, "MemWAL was enabled a moment ago")
 
     def skipped(self, reason_code: SkipReason, reason: str) -> Skipped:
         """Return the outcome of a skipped job."""
@@ -206,15 +215,8 @@ class _Resolver:
             waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
         state = self._survey(table)
-        due = self._due_of(table, state)
-        spec = self._spec_if_due(due, _waiting(state.skipped_regions))
+        spec = self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
         return spec if isinstance(spec, Skipped) else replace(spec, status=state.status)
-
-    def _due_of(self, table: Table, survey: Survey) -> Due:
-        """Return whether the job is due; TableSetupError if the table does not have such a job."""
-        if self.request.job not in survey.due:
-            table.base().require_mem_wal()
-        return survey.due[self.request.job]
 
     def _survey(self, table: Table) -> Survey:
         regions, index = self.request.regions, self.request.index
@@ -340,6 +342,9 @@ def run_job(
         except MemWalError as error:
             resolver.record_failure(error)
             raise
+        if spec is None:
+            # Not recorded: the table did not fail, and no later run could end such a failure.
+            return resolver.without_log(table)
         if isinstance(spec, Skipped):
             return spec
         return _run_spec(catalog, table, spec, lease, runtime)

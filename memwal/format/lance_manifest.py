@@ -149,6 +149,12 @@ def read_traits(manifest: bytes) -> ManifestTraits:
     )
 
 
+def branch_of(message: bytes) -> str | None:
+    """Return the branch that a manifest's message is of; None for the main branch."""
+    manifest = parse_message(lance_manifest_pb2.Manifest, message, name=_MANIFEST)
+    return manifest.branch if manifest.HasField("branch") else None
+
+
 def named_files(manifest: bytes, *, name: str = _MANIFEST) -> list[NamedFile]:
     """Return every file that a table's manifest file names, apart from those outside of the table.
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 import lance
 
-from memwal.errors import ArgumentTypeError
+from memwal.errors import ArgumentTypeError, TableSetupError
+from memwal.format.lance_manifest import branch_of
 from memwal.storage import location
 from memwal.storage.location import TableLocation
 
@@ -42,6 +43,12 @@ def location_of(
     if isinstance(table, (str, os.PathLike)):
         return TableLocation(os.fspath(table), storage_options)
     if isinstance(table, lance.LanceDataset):
+        branch = branch_of(table._ds.serialized_manifest())
+        if branch is not None:
+            raise TableSetupError(
+                f"{table.uri} is open at its branch {branch}, which has no regions of its own; "
+                "pass the address of the table for its main branch, or read the branch with pylance"
+            )
         return _opened(table.uri, table.initial_storage_options, storage_options)
     lancedb: Any = sys.modules.get("lancedb.table")
     if lancedb is not None and isinstance(table, lancedb.LanceTable):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -224,6 +225,8 @@ def _read_values(values: Any) -> pa.Array:
         # Integers above 2**63.
         return pa.array(values, pa.decimal128(38, 0))
     except CAST_ERRORS:
+        if any(isinstance(value, lance.Blob) for value in values):
+            return lance.blob_array(values)
         # NaN, NaT and NA among values of another type are nulls of pandas.
         array = pa.array(values, from_pandas=True)
     if not (isinstance(values, Sequence) or values.dtype.kind == "O"):

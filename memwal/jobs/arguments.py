@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from memwal.jobs.options import JobOptions, Option, OptionKind, default_of, options_of
@@ -16,7 +16,8 @@ from memwal.quality.rules import read_rules
 
 Options = TypeVar("Options", bound=JobOptions)
 
-_NONE = "none"
+NONE: Final = "none"
+"""Word for None, among the values of an option that takes numbers."""
 
 
 def flag_of(name: str, option: Option) -> str:
@@ -46,9 +47,9 @@ def add_arguments(parser: ArgumentParser, cls: type[JobOptions]) -> None:
         more: dict[str, Any] = {"metavar": metavar_of(option)}
         match option.kind:
             case OptionKind.COUNT:
-                more["type"] = lambda text: None if text == _NONE else int(text)
+                more["type"] = lambda text: None if text == NONE else int(text)
             case OptionKind.SECONDS:
-                more["type"] = float
+                more["type"] = lambda text: None if text == NONE else float(text)
             case OptionKind.SWITCH:
                 more = {"action": BooleanOptionalAction}
             case OptionKind.REGIONS:
@@ -97,7 +98,7 @@ def to_arguments(options: JobOptions) -> list[str]:
         flag = flag_of(name, option)
         if value is None:
             if default_of(options, name) is not None:
-                arguments += [flag, _NONE]
+                arguments += [flag, NONE]
             continue
         match option.kind:
             case OptionKind.SWITCH:

@@ -122,6 +122,7 @@ def read_status(
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
         fragments=len(sizes.ids),
         small_fragments=len(small_fragment_ids(base, sizes, compaction.fragment_limits())),
+        min_fragments=compaction.min_fragments,
         deleted_rows=int(sizes.deleted.sum()),
         base_rows=int(sizes.live_rows.sum()),
         base_bytes=None if sizes.unrecorded.any() else int(sizes.stored.sum()),

@@ -118,6 +118,8 @@ class TableStatus(JsonRecord):
     """Fragments of the base table; None if not read."""
     small_fragments: int | None = None
     """Small fragments of the base table, which a compaction would join; None if not read."""
+    min_fragments: int | None = None
+    """Small fragments that a compaction leaves alone if there are fewer; None if it joins none."""
     deleted_rows: int | None = None
     """Deleted rows that the fragments of the base table still store; None if not read."""
     base_rows: int | None = None
@@ -220,7 +222,8 @@ class TableStatus(JsonRecord):
         if behind:
             rows = plural(max(lag.rows or 0 for lag in behind), "row")
             gains["index"] = f"{rows} that {', '.join(lag.name for lag in behind)} may lack"
-        if self.small_fragments:
+        least = self.min_fragments
+        if self.small_fragments and least is not None and self.small_fragments >= least:
             gains["compact"] = f"could join {self.small_fragments} of {self.fragments} fragments"
         if collected := self._collected():
             gains["gc"] = ", ".join(collected)

@@ -58,6 +58,9 @@ def test_a_job_that_it_does_not_have_is_an_error(plain: memwal.Table, catalog: C
     for force in (False, True):
         with pytest.raises(TableSetupError, match="memwal enable"):
             run_job(catalog, JobRequest("plain", "merge", force=force))
+    # Nothing could end such a failure.
+    assert catalog.runs() == []
+    assert catalog.backoffs.failed_jobs() == []
 
 
 def test_mem_wal_is_enabled_while_it_is_maintained(plain: memwal.Table, catalog: Catalog) -> None:

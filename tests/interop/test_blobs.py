@@ -267,6 +267,15 @@ def media(tmp_path: Path) -> str:
     return f"file://{tmp_path}/media"
 
 
+def test_blobs_in_plain_lists(tmp_path: Path, media: str) -> None:
+    table = memwal.open(_create(V2, tmp_path / "t.lance").uri, allow_external=[media])
+    images = [lance.Blob.from_uri(f"{media}/digits"), None, lance.Blob(data=b"own")]
+    table.upsert({"id": [1, 2, 3], "n": [1, 2, 3], "image": images})
+    table.upsert([{"id": 4, "n": 4, "image": lance.Blob(data=b"one row")}])
+    found = [file and file.read() for file in table.fresh().take_blobs([1, 2, 3, 4], "image")]
+    assert found == [b"0123456789", None, b"own", b"one row"]
+
+
 def test_external_blobs_stay_where_they_are(tmp_path: Path, media: str) -> None:
     created = _create(V2, tmp_path / "t.lance")
     whole = lance.Blob.from_uri(f"{media}/digits")

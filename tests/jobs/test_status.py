@@ -56,6 +56,14 @@ def test_of_a_plain_table_says_what_each_job_would_gain(plain: memwal.Table) -> 
     assert (clean.gains, clean.versions, clean.old_bytes) == ({}, 1, 0)
 
 
+def test_few_small_fragments_are_no_gain(tmp_path: Path) -> None:
+    for _ in range(3):
+        lance.write_dataset(ROWS, tmp_path / "table", mode="append")
+    found = memwal.open(tmp_path / "table").status()
+    assert (found.small_fragments, found.min_fragments) == (3, 8)
+    assert "compact" not in found.gains
+
+
 @pytest.mark.parametrize("with_blobs", [False, True])
 def test_old_bytes_are_those_that_a_clean_up_frees(plain: memwal.Table, with_blobs: bool) -> None:
     path = plain.location.local_path

@@ -91,15 +91,17 @@ def _print_survey(state: Survey) -> None:
 
 
 def _print_status(status: TableStatus) -> None:
-    print_line(
-        f"{status.uri} at version {status.version}; older versions stay unless a version retention "
-        "is set, for memwal gc or in the policy"
-    )
+    print_line(f"{status.uri} at version {status.version}")
+    if status.expired_versions is None:
+        print_line("older versions stay until memwal gc or the policy sets a version retention")
     print_line(status.stored)
     if status.mem_wal:
         _print_regions(status)
     else:
-        print_line(f"MemWAL is not enabled; memwal enable {status.uri} does it")
+        print_line(
+            f"MemWAL is not enabled: memwal enable {status.uri}; a table that has no primary key "
+            "yet takes --primary-key COLUMN, or --no-primary-key"
+        )
     for problem in status.lost_refs:
         print_line(problem)
     if status.lost_progress:

@@ -171,5 +171,5 @@ def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> 
 def _column_names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:
     """Return the columns that expectations and their examples need, at least one."""
     needed = {column for expectation in suite for column in expectation.columns}
-    needed |= set(base.primary_key)
-    return [name for name in base.schema.names if name in needed] or base.schema.names[:1]
+    needed |= set(base.key_or_column)
+    return [name for name in base.schema.names if name in needed]

@@ -130,6 +130,8 @@ def test_compact(cli, table):
         table.upsert(numbered(start, 20))
         table.merge()
     assert cli("compact", table.uri, "--json").json["metrics"]["fragments_removed"] == 0
+    none = ("--min-fragments", "none", "--deleted-percent", "none")
+    assert cli("compact", table.uri, *none, "--json").json["metrics"]["fragments_removed"] == 0
     result = cli("compact", table.uri, "--min-fragments", 2, "--json").json
     assert result["metrics"] == {"fragments_removed": 3, "fragments_added": 1}
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from support.data.quarantined import positive, rules
@@ -67,6 +68,15 @@ def test_in_many_batches(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) 
     result = check_quality(merged.location, QualityOptions(rules("off", *SUITE)))
     assert [found["failed"] for found in result.quality["expectations"]] == [3, 2, 0, 0, 0, 3]
     assert {key["id"] for key in result.quality["expectations"][0]["examples"]} == {1, 2, 7}
+
+
+def test_of_a_table_without_a_key(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"name": ["a", "b"], "n": [1, -1]}), tmp_path / "t.lance")
+    table = memwal.open(tmp_path / "t.lance")
+    report = table.check_quality(QualityRules(mode="warn", suite=(positive(),))).quality
+    assert report is not None
+    assert report["failed_rows"] == 1
+    assert report["expectations"][0]["examples"] == [{"name": "b"}]
 
 
 def test_a_sample(merged: memwal.Table) -> None:
