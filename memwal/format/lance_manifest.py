@@ -143,7 +143,7 @@ def read_traits(manifest: bytes) -> ManifestTraits:
     entries = _index_entries(message, manifest, _MANIFEST)
     return ManifestTraits(
         _mem_wal_index(entries, _MANIFEST),
-        message.branch if message.HasField("branch") else None,
+        message.branch or None,
         bool(message.reader_feature_flags & OVERLAYS),
         unknown_fields(message, *entries),
     )
@@ -151,8 +151,7 @@ def read_traits(manifest: bytes) -> ManifestTraits:
 
 def branch_of(message: bytes) -> str | None:
     """Return the branch that a manifest's message is of; None for the main branch."""
-    manifest = parse_message(lance_manifest_pb2.Manifest, message, name=_MANIFEST)
-    return manifest.branch if manifest.HasField("branch") else None
+    return parse_message(lance_manifest_pb2.Manifest, message, name=_MANIFEST).branch or None
 
 
 def named_files(manifest: bytes, *, name: str = _MANIFEST) -> list[NamedFile]:
@@ -210,7 +209,7 @@ def without_base_paths(manifest: bytes) -> bytes:
             fragment.deletion_file.ClearField("base_id")
     for entry in indexes:
         entry.ClearField("base_id")
-    has_blobs = _has_blobs(message)
+    has_blobs = any(_BLOB in field for field in message.fields)
     kept = [base for base in message.base_paths if has_blobs and not base.is_dataset_root]
     del message.base_paths[:]
     message.base_paths.extend(kept)
@@ -270,7 +269,7 @@ def _files(
     """Yield every file that a manifest names, with the id of the base path where it is, if any."""
     entries = _index_entries(message, manifest, name)
     check_fields(name, message, *entries)
-    has_blobs = _has_blobs(message)
+    has_blobs = any(_BLOB in field for field in message.fields)
     for fragment in message.fragments:
         for file in _data_files(fragment):
             key, base_id = f"data/{file.path}", _base_id(file)
@@ -298,11 +297,6 @@ def _files(
 def _data_files(fragment: lance_manifest_pb2.DataFragment) -> list[lance_manifest_pb2.DataFile]:
     """Return the files with values of a fragment: also its overlays, which hold newer values."""
     return [*fragment.files, *(overlay.data_file for overlay in fragment.overlays)]
-
-
-def _has_blobs(message: lance_manifest_pb2.Manifest) -> bool:
-    """Return whether a column may have blobs in files of their own."""
-    return any(_BLOB in field for field in message.fields)
 
 
 def _base_id(part: _Located) -> int | None:
