@@ -35,7 +35,6 @@ _MIB = 1 << 20
 _ROWS = 2_000_000
 _REGIONS = 10_000
 _PLAN_SECONDS = 0.1
-_MERGES = 3
 # Of the rows.
 _BACKLOG_PART = 80
 _FEW = (1, 100, 10_000, 100_000)
@@ -78,15 +77,21 @@ def _beside_native(folder: Path, rows: int, count: int, *, index: bool) -> Line:
 
 
 def _merges(folder: Path, rows: int, count: int, *, index: bool) -> Iterator[Line]:
-    found: dict[int, list[dict[str, float]]] = {}
+    tables = {}
     for base in (rows, rows * _GROWTH):
-        table = make_table(folder / "table", base, floats=1, index=index)
+        tables[base] = table = make_table(folder / str(base), base, floats=1, index=index)
         _write_recent(table, base, count)
         if not index:
             # It reads all keys, and stores their bounds.
             run_child("merging", {"do": "ours", "uri": table.uri})
             _write_recent(table, base + count // 2, count)
-        found[base] = [merge_copy(table.uri, {"do": "ours"}) for _ in range(rounds_of(_MERGES))]
+    # In turns, since the machine is not always as fast.
+    samples = [
+        {base: merge_copy(table.uri, {"do": "ours"}) for base, table in tables.items()}
+        for _ in range(rounds_of(_ROUNDS))
+    ]
+    found = {base: [sample[base] for sample in samples] for base in tables}
+    for table in tables.values():
         shutil.rmtree(table.uri)
     keys = _keys(index) if index else f"{_keys(index)}, after a first merge"
     for key, what, unit, scale in (
