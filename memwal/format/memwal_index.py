@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 from uuid import UUID
 
@@ -157,6 +158,12 @@ def parse_uuid(data: bytes, *, name: str) -> UUID:
             f"{name} holds a UUID of {len(data)} bytes instead of 16; keep the object and look at "
             "its bytes"
         )
+    return _uuid_of(data)
+
+
+# Each index of a version, and each version, has the ids of the same regions.
+@lru_cache(maxsize=1 << 14)
+def _uuid_of(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
