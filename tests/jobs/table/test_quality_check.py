@@ -79,6 +79,22 @@ def test_of_a_table_without_a_key(tmp_path: Path) -> None:
     assert report["expectations"][0]["examples"] == [{"name": "b"}]
 
 
+@pytest.mark.parametrize(
+    ("limits", "met"),
+    [
+        ({"min_value": 40, "max_value": 40}, True),
+        ({"max_value": 40, "strict_max": True}, False),
+        ({"max_value": 41, "strict_max": True}, True),
+        ({"min_value": 40, "strict_min": True}, False),
+        ({"min_value": 39, "strict_min": True}, True),
+    ],
+)
+def test_strict_limits_of_counts(merged: memwal.Table, limits: dict[str, Any], met: bool) -> None:
+    suite = (one("expect_table_row_count_to_be_between", **limits),)
+    result = check_quality(merged.location, QualityOptions(QualityRules(suite=read_suite(suite))))
+    assert successes(result) == [met]
+
+
 def test_a_sample(merged: memwal.Table) -> None:
     result = check_quality(merged.location, QualityOptions(rules("off", *SUITE), sample_rows=20))
     assert result.metrics["rows"] == 20
