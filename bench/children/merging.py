@@ -40,7 +40,7 @@ def main() -> None:
     limits = {
         name: task[name] for name in ("commit_bytes", "divide_bytes", "max_tasks") if name in task
     }
-    timed = _Timed(task.get("workers"))
+    timed = TimedRun(task.get("workers"))
     metrics: Mapping[str, int] = {}
     with _appender(task["uri"]) if task.get("appends") else nullcontext():
         os.sync()
@@ -88,7 +88,7 @@ def _appender(uri: str) -> Iterator[None]:
             process.terminate()
 
 
-class _Timed:
+class TimedRun:
     """Runs tasks here, or on workers that have a core each, and takes their time."""
 
     def __init__(self, workers: int | None) -> None:
@@ -134,7 +134,8 @@ def _timed(function: Callable[[Any], Any], task: Any) -> tuple[float, Any]:
 
 
 def _warm_up() -> None:
-    import_module("memwal.jobs.merge.divided")
+    for module in ("merge.divided", "table.compact", "index.job"):
+        import_module(f"memwal.jobs.{module}")
 
 
 def _native(uri: str, source: lance.LanceDataset, *, use_index: bool) -> Any:
