@@ -18,7 +18,7 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
 
     Parameters
     ----------
-    step : {"_upsert", "_delete", "raise_marks"}
+    step : {"upsert", "delete", "raise_marks"}
         What it is about to do when it dies. The first two are of a merge of one generation a
         commit; what there is to delete is done first. The last one is of a divided merge, whose
         rows are committed.

@@ -189,7 +189,7 @@ class Life:
         """A merger dies: before its first commit, between two, or between the passes of one."""
         half_merge(
             self.table,
-            step=self.random.choice(["_upsert", "_delete", "raise_marks"]),
+            step=self.random.choice(["upsert", "delete", "raise_marks"]),
             done=self.random.randrange(3),
         )
         self.stale = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -155,15 +156,15 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
 
 def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:
     """A merge deletes from whatever version is the newest by then."""
-    delete = commit._delete
+    delete = commit.delete
 
-    def unpinned(base: BaseTable, keys: Any) -> int:
+    def unpinned(base: BaseTable, *more: Any) -> Counter[str]:
         time.sleep(_NAP)
         for _ in range(100):
             try:
-                return delete(open_base(base.location), keys)
+                return delete(open_base(base.location), *more)
             except LostRaceError:
                 continue
-        return 0
+        return Counter()
 
-    patch.setattr(commit, "_delete", unpinned)
+    patch.setattr(commit, "delete", unpinned)
