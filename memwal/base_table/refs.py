@@ -115,8 +115,9 @@ def find_lost_refs(version: int, stored: Collection[int], refs: Iterable[Ref]) -
             problem = f"the manifest of version {ref.version}, which {ref} keeps, is gone"
         else:
             continue
-        kept = "; the rows of the branch can still be read" if ref.is_branch and ref.version else ""
-        problems[ref] = f"{problem}{kept}: restore it, or delete it: {ref.deletion}"
+        if ref.is_branch and ref.version is not None:
+            problem += "; the rows of the branch can still be read"
+        problems[ref] = f"{problem}: restore it, or delete it: {ref.deletion}"
     return problems
 
 

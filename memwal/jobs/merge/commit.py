@@ -1,10 +1,11 @@
 """Small merges: rows of some regions and their progress in one commit (spec: MemTable Merger).
 
-If few pages of an index on the key have the keys, the rows to replace and to delete are found there
-(:func:`~memwal.jobs.merge.match.find_few`), however large the base table is. One commit, by
-compare-and-swap on the version that was matched, has new fragments, deletions and progress. A
-process that dies or pauses before it leaves files that no version names, which are collected by
-age; one that comes late is refused, and another attempt matches the new version.
+If few pages of an index on the key have the keys, or without an index few fragments by the bounds
+of their keys, the rows to replace and to delete are found there, however large the base table is
+(:func:`~memwal.jobs.merge.match.find_in_small_part`). One commit, by compare-and-swap on the
+version that was matched, has new fragments, deletions and progress. A process that dies or pauses
+before it leaves files that no version names, which are collected by age; one that comes late is
+refused, and another attempt matches the new version.
 
 Otherwise Lance's ``merge_insert`` finds, replaces and adds the rows: for many keys all over the
 table it takes less processor time than a divided merge, whose tasks exchange files.
@@ -40,7 +41,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.jobs.job import Guard, SkippedRegion
-from memwal.jobs.merge.match import Match, find_few, write_deletions
+from memwal.jobs.merge.match import Match, find_in_small_part, write_deletions
 from memwal.jobs.merge.merge_insert import delete, is_pending, note_conflict, upsert
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import open_region
@@ -160,7 +161,7 @@ class _MergeCommit:
         if self.gate is not None and self.screened is not source:
             store_quarantined(self.location, self.gate.rules, source.decided, source.selections)
             self.screened = source
-        counted, commits = _merge_by_index(base, source), 1
+        counted, commits = _merge_by_small_part(base, source), 1
         if counted is None:
             commits = self._merge_by_lance(base, source)
         else:
@@ -264,8 +265,8 @@ def _fits(source: MergeSource, base: BaseTable) -> bool:
     return bool(source.upserts.schema.equals(base.schema))
 
 
-def _merge_by_index(base: BaseTable, source: MergeSource) -> Counter[str] | None:
-    """Find the rows to replace by an index, and commit, or raise LostRaceError.
+def _merge_by_small_part(base: BaseTable, source: MergeSource) -> Counter[str] | None:
+    """Find the rows to replace in a small part of the table, commit, or raise LostRaceError.
 
     Return None if Lance is to find them. Values of unusable columns stay in a row that it updates.
     """
@@ -275,7 +276,7 @@ def _merge_by_index(base: BaseTable, source: MergeSource) -> Counter[str] | None
     fragments: list[FragmentMetadata] = []
     try:
         with lance_errors(f"merging into {base.location}"):
-            found = find_few(base, key_column(keys, base.primary_key))
+            found = find_in_small_part(base, key_column(keys, base.primary_key))
             if found is None:
                 return None
             matched, index_bytes = found

@@ -71,7 +71,7 @@ class KeyBounds:
             for number, state in fragments_of(base).states.items()
         }
         schema = pa.schema([("hash", pa.binary()), ("low", key_type), ("high", key_type)])
-        stored = _read(base.location)
+        stored = _read_stored(base.location)
         if stored is None or stored.schema != schema:
             stored = schema.empty_table()
         return cls(base, hashes, stored.filter(pc.is_in(stored["hash"], pa.array(hashes.values()))))
@@ -119,7 +119,7 @@ class KeyBounds:
                 [pa.array(values, data_type) for values, data_type in columns],
                 schema=self.stored.schema,
             )
-            _write(self.base.location, pa.concat_tables([self.stored, new]))
+            _write_stored(self.base.location, pa.concat_tables([self.stored, new]))
 
     def _noting(
         self, fragments: Sequence[lance.LanceFragment], found: dict[int, _Ends]
@@ -169,7 +169,7 @@ def _is_short(end: Any) -> bool:
     return not isinstance(end, str | bytes) or len(end) <= _MAX_KEY_BYTES
 
 
-def _read(location: TableLocation) -> pa.Table | None:
+def _read_stored(location: TableLocation) -> pa.Table | None:
     try:
         data = location.store.get(_PATH)
     except ObjectNotFoundError:
@@ -182,7 +182,7 @@ def _read(location: TableLocation) -> pa.Table | None:
         return reader.read_all()
 
 
-def _write(location: TableLocation, bounds: pa.Table) -> None:
+def _write_stored(location: TableLocation, bounds: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, bounds.schema) as writer:
         writer.write_table(bounds)

@@ -226,7 +226,7 @@ def _addresses(
     return _joined(hits, scanned)
 
 
-def find_few(base: BaseTable, keys: pa.Array) -> tuple[pa.Table, int] | None:
+def find_in_small_part(base: BaseTable, keys: pa.Array) -> tuple[pa.Table, int] | None:
     """Find the rows that have one of the keys if that reads a small part of the base table.
 
     Returns them with the schema ``MATCHED``, none deleted, and the bytes read of indexes. None if
