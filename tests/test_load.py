@@ -13,10 +13,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
 from load import make_table  # noqa: E402
-from load_test.check import differing_keys, final_checks  # noqa: E402
-from load_test.producer import Producer  # noqa: E402
+from load_test.check import final_checks  # noqa: E402
 from load_test.reader import Reader  # noqa: E402
-from load_test.rows import ABSENT, impossible, rows_of, seen, torn  # noqa: E402
+from load_test.rows import ABSENT, impossible, rows_of, torn  # noqa: E402
 from load_test.state import EventLog, Truth, mistakes  # noqa: E402
 
 # bench/airflow.py must not be found as the package airflow by other tests of this process.
@@ -64,24 +63,6 @@ def test_what_a_read_may_find(found: int, low: int, high: int) -> None:
     assert not impossible(array(found), array(low), array(high)).any()
 
 
-def test_what_was_seen_bounds_the_next_read() -> None:
-    low = seen(array(3, ABSENT, ABSENT), array(4, 4, 5))
-
-    assert low.tolist() == [6, 7, 5]
-    assert impossible(array(2, 2, 2), low, array(9, 9, 9)).all()
-
-
-def test_what_a_search_leaves_out_is_not_gone() -> None:
-    assert not impossible(array(ABSENT), array(4), array(4), absent_counts=False).any()
-    assert seen(array(ABSENT), array(4), absent_counts=False).tolist() == [4]
-
-
-def test_a_write_that_nobody_settled_may_be_there_or_not() -> None:
-    acked, attempt = array(4, 4, 4, 5), array(6, 6, 6, 5)
-
-    assert differing_keys(array(2, 3, 4, 2), acked, attempt).tolist() == [2, 3]
-
-
 def test_the_last_checks_find_what_is_wrong(tmp_path: Path) -> None:
     table = make_table(tmp_path / "load.lance", KEYS, 2)
     truth = Truth(tmp_path / "truth", KEYS, create=True)
@@ -93,39 +74,6 @@ def test_the_last_checks_find_what_is_wrong(tmp_path: Path) -> None:
     assert not lost.held
     assert "2 of 600" in lost.found
     assert all(check.held for check in others)
-
-
-def test_what_a_kill_left_open_is_settled(tmp_path: Path) -> None:
-    table = make_table(tmp_path / "load.lance", KEYS, 2)
-    truth = Truth(tmp_path / "truth", KEYS, create=True)
-    random = np.random.default_rng(0)
-    with EventLog(tmp_path, "producer-0") as event_log, table.writer() as writer:
-        producer = Producer(
-            keys=np.arange(KEYS),
-            beacons=array(0),
-            truth=truth,
-            event_log=event_log,
-            random=random,
-            batch=40,
-        )
-        for _ in range(12):
-            producer.write(writer)
-        states = np.array(truth.acked)
-        # One write that never was, and one that nobody was told of.
-        never, untold = np.flatnonzero(states % 2 == 0)[-2:]
-        truth.attempt[[never, untold]] = states[[never, untold]] + 2
-        counts = array(states[untold] // 2 + 1)
-        writer.upsert(rows_of(array(untold), counts, written=0.0))
-        producer.settle(writer)
-        assert mistakes(tmp_path) == []
-        assert truth.acked[never] == truth.attempt[never] == states[never]
-        assert truth.acked[untold] == truth.attempt[untold] == states[untold] + 2
-        producer.flush(writer)
-        assert (truth.floor == truth.acked).all()
-
-        truth.acked[never] = truth.attempt[never] = states[never] + 2
-        producer.settle(writer)
-    assert [told["what"] for told in mistakes(tmp_path)] == ["after a claim"]
 
 
 @pytest.mark.parametrize("kind", ["look_up", "read_range", "scan", "search_vector", "search_text"])

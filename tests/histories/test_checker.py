@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from histories.checker import check
 from histories.events import UNKNOWN, Bound, History, Level, Read, Value, Write
@@ -152,80 +150,3 @@ def test_something_is_wrong(name: str) -> None:
     (verdict,) = check(history(*events))
 
     assert verdict.what == what, verdict.words
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_the_answer_names_no_more_than_is_wrong(name: str) -> None:
-    """Whatever happens before, meanwhile and afterwards, the same few events are named."""
-    what, events = BAD[name]
-    (alone,) = check(history(*events))
-
-    (verdict,) = check(_in_company(events))
-
-    assert verdict.what == what
-    assert len(verdict.events) <= len(alone.events)
-    assert set(verdict.events) <= set(events)
-    for left_out in verdict.events:
-        rest = [event for event in verdict.events if event is not left_out]
-        if isinstance(left_out, Read) or left_out.value not in _seen(rest):
-            assert check(history(*rest, *_beside(rest, events))) == []
-
-
-def _seen(events: list[Read | Write]) -> set[Value]:
-    return {event.value for event in events if isinstance(event, Read)}
-
-
-def _beside(
-    rest: list[Read | Write], events: list[Read | Write | Bound]
-) -> list[Read | Write | Bound]:
-    """Bounds, and deletes as something that may have happened."""
-    return [
-        event if isinstance(event, Bound) else replace(event, sure=False)
-        for event in events
-        if isinstance(event, Bound)
-        or (isinstance(event, Write) and event.value is None and event not in rest)
-    ]
-
-
-def _in_company(events: list[Read | Write | Bound]) -> History:
-    """The same events among others that are right."""
-    found = history(*events)
-    for number in range(100, 130):
-        found.writes.append(w(number, -200 + number, -199.5 + number))
-        found.reads.append(own(number, -199.4 + number, -199.1 + number))
-    found.writes.append(w(None, -60, -59))
-    found.bounds += [flush(-58, -57), merge(-56, -55)]
-    # Another key, with the same values.
-    found.writes += [replace(write, key=2, sure=False, end=UNKNOWN) for write in found.writes[:5]]
-    return found
-
-
-def test_the_words_tell_who_did_what_and_when() -> None:
-    second = 1_000_000_000
-    events = [
-        w(5, 0, second),
-        own(5, second // 2, 2 * second),
-        w(6, 3 * second, 4 * second),
-        own(5, 5 * second, 6 * second),
-        w(None, 7 * second),
-    ]
-
-    (verdict,) = check(history(*events))
-
-    assert str(verdict).splitlines() == [
-        "key 1: a read is older than it may be. These cannot all have happened:",
-        "     0.000s ..    1.000s  writer writes 5",
-        "     3.000s ..    4.000s  writer writes 6",
-        "     5.000s ..    6.000s  owner sees 5 in its own process",
-    ]
-
-
-def test_the_words_tell_what_lies_between() -> None:
-    (verdict,) = check(history(*BAD["lost in a merge"][1]))
-
-    assert [line.split("  ")[-1] for line in str(verdict).splitlines()[1:]] == [
-        "writer writes 5",
-        "writer flushes what was there before",
-        "job merges what was there before",
-        "lance sees no row in the base table",
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from pathlib import Path
 from uuid import uuid4
 
 import findings
@@ -17,8 +16,6 @@ from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import CODES, Finding, VerifyReport, verify
 from memwal.jobs.verify import job as verify_regions
 from memwal.jobs.verify.findings import worst_first
-
-GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "verify.md").read_text()
 
 
 def elsewhere(tasks, function):
@@ -99,12 +96,3 @@ def test_every_code_is_in_the_reference_with_its_severity_and_repair():
         (code, kind.severity.value, kind.repair.value if kind.repair else "")
         for code, kind in CODES.items()
     ]
-
-
-def test_the_examples_of_the_guide_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
-    assert examples
-    names: dict[str, object] = {}
-    for number, example in enumerate(examples):
-        exec(compile(example, f"verify.md, example {number}", "exec"), names)
