@@ -133,14 +133,36 @@ def _recover(status: TableStatus, policy: Policy) -> Due:
     )
 
 
-def _merge(status: TableStatus, policy: Policy, window: str | None) -> Due:
+def region_limits(
+    status: TableStatus, policy: Policy, *, now: datetime
+) -> dict[str, tuple[Due, str]]:
+    """Decide for every region with a backlog whether its merge is due.
+
+    The second value is the limit that the region is nearest to, or has exceeded the most.
+    """
+    return _region_decisions(status, policy, policy.quiet_window(now))
+
+
+def _region_decisions(
+    status: TableStatus, policy: Policy, window: str | None
+) -> dict[str, tuple[Due, str]]:
     # Whether a merge compares few enough keys of the base table for the pending rows.
     most = policy.merge_max_keys_per_row
     is_cheap = most is None or (status.base_rows or 0) <= most * status.backlog_rows
+    decisions = {}
+    for region in status.regions:
+        if region.backlog_generations:
+            limits = _region_limits(region, policy, is_cheap=is_cheap)
+            known = [limit for limit in limits if None not in (limit.value, limit.at)]
+            nearest = max(known, key=lambda limit: limit.pressure, default="no limit is set")
+            decisions[region.region_id] = _decide(window, *limits), str(nearest)
+    return decisions
+
+
+def _merge(status: TableStatus, policy: Policy, window: str | None) -> Due:
     decisions = {
-        region.region_id: _decide(window, *_region_limits(region, policy, is_cheap=is_cheap))
-        for region in status.regions
-        if region.backlog_generations
+        region_id: decision
+        for region_id, (decision, _) in _region_decisions(status, policy, window).items()
     }
     pressure = max((decision.pressure for decision in decisions.values()), default=0.0)
     ready = {

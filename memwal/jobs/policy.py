@@ -286,10 +286,16 @@ class Policy(JsonRecord):
         "Age of the oldest unmerged generation from which the table is critically late.",
         low=1,
     )
+    due_wait_seconds: float = seconds(
+        60.0,
+        "How long a run in Airflow waits for a job that is due before it ends with all jobs "
+        "skipped; half of ``late_seconds`` at most. 0 for one check.",
+    )
     sensor_groups: int = count(
-        64,
-        "A run in Airflow has a sensor for each region, up to so many; a table with more regions "
-        "has so many sensors, each of which looks at a share of its regions.",
+        1,
+        "With more than 1, a run in Airflow has a sensor for each region, up to so many, before "
+        "its jobs: for tables of few regions. A table with more regions has so many sensors, each "
+        "for a share of its regions. With 1, one sensor waits for all regions.",
         high=1000,
     )
     pool: str | None = _key(

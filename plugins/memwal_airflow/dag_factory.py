@@ -2,19 +2,17 @@ r"""One DAG per managed table, built from a snapshot of the catalog.
 
 The DAG of a table::
 
-    regions (mapped over regions)
-    merge -> index -> compact -> collect -> quality
-          -> snapshot -> collect
-          -> recover
+    gate -> merge -> index -> compact -> collect -> quality
+                  -> snapshot -> collect
+                  -> recover
 
-The DAG of a table without MemWAL, which has no regions, is ``plan -> index -> compact -> collect ->
+The DAG of a table without MemWAL, which has no regions, is ``gate -> index -> compact -> collect ->
 quality``.
 
-With the schedule ``@due`` a run starts when the triggerer sees that a job is due. ``merge`` starts
-at once, merges what is due, and then decides which of the others are due: the rest is skipped
-without a process. ``regions`` tells for each region what its merge waits for, in the triggerer and
-without a process. What ``recover`` flushes is in the backlog of the next run, which starts when the
-backlog is due.
+With the schedule ``@due`` a run starts when the triggerer sees that a job is due. ``gate`` waits in
+the triggerer, without a process, until a job is due, and skips the tasks of the others; if nothing
+is due, all of them. If the merge is due, it runs first, and then decides which of the jobs behind
+it are due. What ``recover`` flushes is in the backlog of the next run.
 """
 
 from __future__ import annotations
@@ -45,11 +43,10 @@ from memwal_airflow.operators.maintenance import (
     MemWalRecoverOperator,
     MemWalSnapshotOperator,
     MergeAndPlanOperator,
-    PlanOperator,
 )
 from memwal_airflow.run_params import run_params
-from memwal_airflow.sensors.table import RegionsDueSensor
-from memwal_airflow.triggers.table import start_arguments
+from memwal_airflow.sensors.gate import TableGateSensor
+from memwal_airflow.triggers.gate import start_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +61,7 @@ LATER_TASKS = {
     "gc": "collect",
     "quality": "quality",
 }
-"""The tasks behind the merge or the plan, by their jobs."""
+"""The tasks behind the merge, by their jobs."""
 
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
@@ -174,39 +171,47 @@ def _add_tasks(table: ManagedTable) -> None:
     compact = MemWalCompactOperator(task_id="compact", **later)
     collect = MemWalCollectOperator(task_id="collect", **later)
     quality = MemWalQualityOperator(task_id="quality", **later)
+    tasks: list[BaseOperator] = [index, compact, collect, quality]
     if table.mem_wal:
-        first = _add_log_tasks(table, collect, planned, job, later)
-    else:
-        first = PlanOperator(task_id="plan", later=planned, **job)
-    first >> [index, compact, collect, quality]
+        merge = MergeAndPlanOperator(
+            task_id="merge", later=planned, outlets=[merged_asset(table.name)], **job
+        )
+        recover = MemWalRecoverOperator(task_id="recover", **later)
+        snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
+        merge >> [*tasks, recover, snapshot]
+        snapshot >> collect
+        tasks += [merge, recover, snapshot]
+        planned = {"merge": merge.task_id, **planned}
+    _add_gate(table, planned) >> tasks
     # A task that is skipped ends at once: a job that needs several others is behind each of them.
     index >> compact
     [index, compact] >> collect >> quality
 
 
-def _add_log_tasks(
-    table: ManagedTable,
-    collect: BaseOperator,
-    planned: Mapping[str, str],
-    job: Mapping[str, Any],
-    later: Mapping[str, Any],
-) -> BaseOperator:
-    """Add the tasks of a table's regions; return the merge, which all other jobs are behind."""
-    shares = max(min(table.regions or 1, table.policy.sensor_groups), 1)
-    RegionsDueSensor.partial(
-        task_id="regions",
+def _add_gate(table: ManagedTable, tasks: Mapping[str, str]) -> TableGateSensor:
+    """Add the gate of a run and, if the policy wants them, sensors of its regions before it."""
+    policy = table.policy
+    # A run that waits for work is not late.
+    wait = min(policy.due_wait_seconds, policy.late_seconds / 2)
+    shares = min(table.regions or 1, policy.sensor_groups) if table.mem_wal else 1
+    gate = TableGateSensor(
+        task_id="gate",
         table=table.name,
-        shares=shares,
-        start_trigger_args=start_arguments(table.name, shares=shares),
-    ).expand(share=list(range(shares)))
-    merge = MergeAndPlanOperator(
-        task_id="merge", later=planned, outlets=[merged_asset(table.name)], **job
+        tasks=tasks,
+        start_trigger_args=start_arguments(table.name, tasks, wait=0 if shares > 1 else wait),
+        trigger_rule=TriggerRule.ALL_DONE,
     )
-    recover = MemWalRecoverOperator(task_id="recover", **later)
-    snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
-    merge >> [recover, snapshot]
-    snapshot >> collect
-    return merge
+    if shares > 1:
+        arguments = start_arguments(table.name, tasks, shares=shares, wait=wait)
+        regions = TableGateSensor.partial(
+            task_id="regions",
+            table=table.name,
+            tasks=tasks,
+            shares=shares,
+            start_trigger_args=arguments,
+        )
+        regions.expand(share=list(range(shares))) >> gate
+    return gate
 
 
 def _start_text(policy: Policy) -> str:

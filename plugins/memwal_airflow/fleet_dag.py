@@ -195,9 +195,12 @@ def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[
     ]
 
 
-@task(retries=0)
+@task
 def notify() -> int:
-    """Send the events of the tables, and return how many were sent."""
+    """Send the events of the tables, and return how many were sent.
+
+    A retry sends what was not sent: each delivery is recorded in the catalog.
+    """
     from memwal_airflow.notifications.events import notify_events
 
     return notify_events()

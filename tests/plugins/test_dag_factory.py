@@ -50,7 +50,7 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     dag = build_dag(table)
     edges = {task.task_id: task.downstream_task_ids for task in dag.tasks}
     assert edges == {
-        "regions": set(),
+        "gate": {"merge", "recover", "index", "compact", "snapshot", "collect", "quality"},
         "merge": {"recover", "index", "compact", "snapshot", "collect", "quality"},
         "recover": set(),
         "index": {"compact", "collect"},
@@ -61,7 +61,7 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     }
     rules = {task.task_id: task.trigger_rule for task in dag.tasks}
     assert rules == {
-        "regions": "all_success",
+        "gate": "all_done",
         "merge": "all_success",
         "recover": "none_failed",
         "index": "none_failed",
@@ -70,14 +70,13 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
         "collect": "none_failed",
         "quality": "none_failed",
     }
-    mapped = {task.task_id for task in dag.tasks if task.is_mapped}
-    assert mapped == {"regions"}
+    assert not [task for task in dag.tasks if task.is_mapped]
 
 
 def test_a_table_without_mem_wal_has_no_tasks_of_regions(snapshot: Path, catalog: Catalog) -> None:
     dag = build_dag(register(mem_wal=False))
     assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {
-        "plan": {"index", "compact", "collect", "quality"},
+        "gate": {"index", "compact", "collect", "quality"},
         "index": {"compact", "collect"},
         "compact": {"collect"},
         "collect": {"quality"},
@@ -94,7 +93,7 @@ def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -
         )
         for task in tasks
     }
-    waits = ["merge", "index", "compact", "collect"]
+    waits = ["gate", "merge", "index", "compact", "collect"]
     found = [weights[name] for name in waits]
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == len(found)
@@ -114,7 +113,7 @@ def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
     assert {task.priority_weight for task in dag.tasks} == {7}
     jobs = {"recover", "merge", "index", "compact", "snapshot", "collect", "quality"}
     assert {(tasks[job].retries, tasks[job].pool) for job in jobs} == {(4, "lake")}
-    assert (tasks["regions"].pool, tasks["regions"].retries) == ("default_pool", 2)
+    assert (tasks["gate"].pool, tasks["gate"].retries) == ("default_pool", 2)
     assert [asset.uri for asset in tasks["merge"].outlets] == ["memwal://flights/merged"]
     announced = tasks["index"].outlets
     assert [asset.uri for asset in announced] == ["memwal://flights/indexed"]
@@ -134,30 +133,55 @@ def test_by_default_a_run_starts_when_something_is_due(snapshot: Path, catalog: 
     assert watcher.trigger.serialize()[1] == {"table": "flights"}
 
 
+def test_one_sensor_waits_for_all_regions(table: ManagedTable) -> None:
+    """A run of a table with 64 regions has 8 task rows."""
+    dag = build_dag(replace(table, regions=64))
+    assert len(dag.tasks) == 8
+    gate = dag.get_task("gate")
+    assert gate.start_from_trigger
+    arguments = gate.start_trigger_args
+    assert arguments.trigger_kwargs["shares"] == 1
+    assert set(arguments.trigger_kwargs["tasks"].values()) == gate.downstream_task_ids
+    # Without a triggerer, a minute longer than the window.
+    assert arguments.timeout == timedelta(seconds=120)
+    assert build_dag(replace(table, policy=replace(table.policy, late_seconds=30))).get_task(
+        "gate"
+    ).start_trigger_args.timeout == timedelta(seconds=75)
+
+
 @pytest.mark.parametrize(
-    ("regions", "groups", "sensors"), [(None, 64, 1), (0, 64, 1), (5, 64, 5), (500, 64, 64)]
+    ("regions", "groups", "sensors"), [(None, 64, 0), (1, 64, 0), (5, 64, 5), (500, 64, 64)]
 )
-def test_each_region_has_a_sensor_up_to_a_limit(
+def test_each_region_has_a_sensor_if_the_policy_wants_it(
     table: ManagedTable, regions: int | None, groups: int, sensors: int
 ) -> None:
     policy = replace(table.policy, sensor_groups=groups)
     dag = build_dag(replace(table, regions=regions, policy=policy))
-    mapped = dag.get_task("regions")
-    assert mapped.expand_input.value == {"share": list(range(sensors))}
-    assert mapped.start_from_trigger
-    assert mapped.start_trigger_args.trigger_kwargs == {"table": "flights", "shares": sensors}
+    assert ("regions" in dag.task_dict) == bool(sensors)
+    if sensors:
+        mapped = dag.get_task("regions")
+        assert mapped.expand_input.value == {"share": list(range(sensors))}
+        assert mapped.start_from_trigger
+        assert mapped.start_trigger_args.trigger_kwargs["shares"] == sensors
+        assert mapped.downstream_task_ids == {"gate"}
+        # The sensors have waited.
+        assert dag.get_task("gate").start_trigger_args.timeout == timedelta(minutes=1)
 
 
 @pytest.mark.usefixtures("airflow_database")
 def test_a_dag_can_be_serialized_and_holds_the_name_of_its_table_only(table: ManagedTable) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
 
-    data = DagSerialization.to_dict(build_dag(table))
+    dag = build_dag(replace(table, regions=2, policy=replace(table.policy, sensor_groups=2)))
+    data = DagSerialization.to_dict(dag)
     again = DagSerialization.from_dict(data)
-    assert set(again.task_dict) == {task.task_id for task in build_dag(table).tasks}
-    sensors = again.get_task("regions")
-    assert sensors.start_from_trigger
-    assert sensors.start_trigger_args.trigger_cls.endswith(".RegionsDueTrigger")
+    assert set(again.task_dict) == {task.task_id for task in dag.tasks}
+    for name in ("regions", "gate"):
+        sensor = again.get_task(name)
+        assert sensor.start_from_trigger
+        assert sensor.start_trigger_args.trigger_cls.endswith(".GateTrigger")
+        assert "run_params" in sensor.template_fields
+    assert again.get_task("gate").inherits_from_skipmixin
     assert "airflow:lake" not in json.dumps(data)
 
 
@@ -236,6 +260,31 @@ def test_a_dry_run_changes_nothing(run: Any, backlog: Any, catalog: Catalog) -> 
         region.pop("oldest_backlog_seconds")
     assert after == before
     assert catalog.runs() == []
+
+
+def test_a_run_without_work_succeeds_with_all_jobs_skipped(
+    run: Any, backlog: Any, catalog: Catalog
+) -> None:
+    state, tasks = run(jobs=["compact"])
+    assert (state, set().union(*tasks.values())) == ("success", {"skipped"})
+    assert catalog.runs() == []
+    # Recorded by the gate, so that the page shows the table as it is.
+    assert catalog.latest_samples()[0].generations == 5
+
+
+def test_only_the_jobs_that_are_due_begin(run: Any, backlog: Any, catalog: Catalog) -> None:
+    state, tasks = run(jobs=["snapshot", "compact"])
+    assert (state, tasks["gate"], tasks["snapshot"]) == ("success", {"success"}, {"success"})
+    assert tasks["merge"] == tasks["compact"] == {"skipped"}
+    assert {run.job for run in catalog.runs()} == {"snapshot"}
+
+
+def test_a_table_that_cannot_be_read_fails_the_job_and_not_the_gate(
+    run: Any, backlog: Any, catalog: Catalog
+) -> None:
+    catalog.update("flights", uri=backlog.uri + "-not", policy=Policy(schedule=None, retries=0))
+    state, tasks = run()
+    assert (state, tasks["gate"], tasks["merge"]) == ("failed", {"success"}, {"failed"})
 
 
 def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -22,7 +22,6 @@ from memwal.jobs.due import NOT_DUE, Due
 from memwal.jobs.job import Guard, JobResult
 from memwal.util.records import JsonObject
 from memwal_airflow.hooks.storage_options import read_options
-from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.operators.base import (
     MemWalOperator,
     Target,
@@ -390,8 +389,7 @@ def is_small(spec: JobSpec, target: Target) -> bool:
 class MergeAndPlanOperator(MemWalMergeOperator):
     """Merges due regions, and skips the jobs that are not due after it.
 
-    Merging does not wait for a plan, and jobs that are not due start no process: this is the only
-    process of a run beside those of the jobs that are due. When nothing is merged, the task is
+    Jobs that are not due after the merge start no process. When nothing is merged, the task is
     skipped, and has still decided about the others.
 
     Parameters
@@ -436,49 +434,22 @@ class MergeAndPlanOperator(MemWalMergeOperator):
         """Leave it to the plan, which reads the status after the merge in any case."""
 
     def _plan(self, context: Context) -> None:
-        plan_jobs(self, str(self.table), self.later, context)
+        """Store the status of the table, and choose the tasks of the jobs that are due."""
+        from memwal.fleet.tables import survey
 
-
-class PlanOperator(BaseOperator):
-    """Skips the jobs that are not due, of a table without MemWAL, which has nothing to merge.
-
-    Parameters are those of :class:`MergeAndPlanOperator`.
-    """
-
-    inherits_from_skipmixin = True
-
-    def __init__(self, *, table: str, later: Mapping[str, str], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.later = dict(later)
-
-    def execute(self, context: Context) -> None:
-        """Decide about the later jobs."""
-        plan_jobs(self, self.table, self.later, context)
-
-
-def plan_jobs(task: BaseOperator, table: str, later: Mapping[str, str], context: Context) -> None:
-    """Store the status of a table, and choose the tasks of the jobs that are due.
-
-    ``later`` has the ids of the tasks that are directly behind ``task``, by their jobs.
-    """
-    from memwal.fleet.tables import survey
-
-    with closing(memwal.catalog.Catalog()) as catalog:
-        managed = catalog.get(table)
-        options = read_options(managed.storage_options_ref)
-        result = survey(catalog, managed, storage_options=options)
-        # The previous run is over: runs never overlap.
-        catalog.backoffs.clear_failure(managed.name, LATE)
-        catalog.record_backlog(managed.name, result.status)
-    params = context["params"]
-    followed = []
-    for job, task_id in later.items():
-        due = result.due.get(job, NOT_DUE)
-        task.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
-        # A dry run tells of each job what it would do.
-        wanted = due.reason is not None or params.get("force") or params.get("dry_run")
-        if wanted and includes(params, job):
-            followed.append(task_id)
-    # Airflow skips the tasks behind this one that are not in the list, whatever its own state.
-    context["ti"].xcom_push(key=XCOM_SKIPMIXIN_KEY, value={XCOM_SKIPMIXIN_FOLLOWED: followed})
+        with closing(memwal.catalog.Catalog()) as catalog:
+            managed = catalog.get(str(self.table))
+            options = read_options(managed.storage_options_ref)
+            result = survey(catalog, managed, storage_options=options)
+            catalog.record_backlog(managed.name, result.status)
+        params = context["params"]
+        followed = []
+        for job, task_id in self.later.items():
+            due = result.due.get(job, NOT_DUE)
+            self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
+            # A dry run tells of each job what it would do.
+            wanted = due.reason is not None or params.get("force") or params.get("dry_run")
+            if wanted and includes(params, job):
+                followed.append(task_id)
+        # Airflow skips the tasks behind this one that are not in the list, whatever its own state.
+        context["ti"].xcom_push(key=XCOM_SKIPMIXIN_KEY, value={XCOM_SKIPMIXIN_FOLLOWED: followed})

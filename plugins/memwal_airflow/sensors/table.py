@@ -15,11 +15,10 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
     TaskDeferred,
 )
-from airflow.triggers.base import StartTriggerArgs
 
 from memwal.catalog.records import STATUS_JOB
 from memwal.errors import InvalidInputError
-from memwal.util.records import JsonMapping, JsonObject
+from memwal.util.records import JsonMapping
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.triggers.conditions import (
     BacklogDue,
@@ -30,7 +29,7 @@ from memwal_airflow.triggers.conditions import (
     new_condition,
 )
 from memwal_airflow.triggers.readings import TableSource, read_table_status
-from memwal_airflow.triggers.table import TableTrigger, check_share
+from memwal_airflow.triggers.table import TableTrigger
 
 TRIGGER_GRACE = timedelta(minutes=5)
 """How long after its window a trigger may answer; after that, no triggerer is running."""
@@ -284,56 +283,3 @@ class IndexCaughtUpSensor(TableSensor):
         return IndexesCaughtUp(
             None if self.indexes is None else list(self.indexes), self.generations
         )
-
-
-class RegionsDueSensor(BaseSensorOperator):
-    """Tells whether a region of its share is due for a merge, and why not yet.
-
-    Looks once, in the triggerer: succeeds if a region is due, and is skipped otherwise, with the
-    reason in its log and under the XCom key ``reason``. Map it over ``share``. ``DAG.test()``,
-    which has no triggerer, runs :meth:`execute`.
-
-    Parameters
-    ----------
-    table : str
-        Name of the managed table.
-    shares : int
-        Number of sensors that the regions are divided among.
-    share : int
-        Number of this sensor, from 0.
-    start_trigger_args : StartTriggerArgs
-        See :func:`memwal_airflow.triggers.table.start_arguments`.
-    **kwargs
-        As of ``BaseSensorOperator``.
-    """
-
-    job: ClassVar[str] = STATUS_JOB
-    """Name of its failures in the catalog."""
-
-    start_from_trigger = True
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        shares: int,
-        share: int,
-        start_trigger_args: StartTriggerArgs,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.shares = shares
-        self.share = share
-        self.start_trigger_args = start_trigger_args
-
-    def execute(self, context: Context) -> JsonObject:
-        """Look once, in this process."""
-        reading = read_table_status(TableSource(table=self.table))
-        result = check_share(reading, share=self.share, shares=self.shares)
-        self.log.info("%s: %s.", self.table, result.message)
-        if not result.met:
-            raise TaskSkipped(
-                f"{self.table}: {result.message}.", reason=result.reason or TaskSkipReason.NOT_DUE
-            )
-        return result.value

@@ -59,22 +59,25 @@ class TableReading:
     status: TableStatus
     policy: Policy
     regions_in_backoff: frozenset[str]
+    last_runs: Mapping[str, datetime]
+    """When each job last succeeded; empty for a table that is in no catalog."""
     at: datetime
 
 
-# Address, policy, and the skipped regions whose next try is still to come.
-_Found = tuple[TableSource, Policy, frozenset[str]]
+# Address, policy, the skipped regions whose next try is still to come, and the last successes.
+_Found = tuple[TableSource, Policy, frozenset[str], Mapping[str, datetime]]
 
 
 def _find(source: TableSource) -> _Found:
     """Find a table; raise ObjectNotFoundError if the catalog has no such name."""
     if source.table is None:
-        return source, Policy(), frozenset()
+        return source, Policy(), frozenset(), {}
     with closing(memwal.catalog.Catalog()) as catalog:
         managed = catalog.get(source.table)
         skipped = catalog.backoffs.skipped_regions(source.table)
+        last_runs = catalog.last_runs(source.table)
     place = TableSource(table_uri=managed.uri, storage_options_ref=managed.storage_options_ref)
-    return place, managed.policy, frozenset(r.region_id for r in skipped if r.waiting)
+    return place, managed.policy, frozenset(r.region_id for r in skipped if r.waiting), last_runs
 
 
 def read_table_status(
@@ -102,7 +105,7 @@ def _read_found(
 ) -> TableReading:
     from memwal.jobs.backlog import read_status
 
-    place, policy, regions_in_backoff = found
+    place, policy, regions_in_backoff, last_runs = found
     status = read_status(
         TableLocation(str(place.table_uri), allow_external(options, policy.allow_external)),
         regions=None if regions is None else [UUID(region) for region in sorted(regions)],
@@ -110,7 +113,11 @@ def _read_found(
         compaction=policy.compact_options(),
     )
     return TableReading(
-        status=status, policy=policy, regions_in_backoff=regions_in_backoff, at=datetime.now(UTC)
+        status=status,
+        policy=policy,
+        regions_in_backoff=regions_in_backoff,
+        last_runs=last_runs,
+        at=datetime.now(UTC),
     )
 
 

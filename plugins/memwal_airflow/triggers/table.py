@@ -6,13 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import (
     BaseTaskEndEvent,
     BaseTrigger,
-    StartTriggerArgs,
     TaskFailedEvent,
     TaskSkippedEvent,
     TaskSuccessEvent,
@@ -22,17 +20,11 @@ from memwal.catalog.records import STATUS_JOB
 from memwal.errors import MemWalError
 from memwal.util.records import JsonObject
 from memwal_airflow.notifications.failures import failure_reason, record_failure
-from memwal_airflow.triggers.conditions import BacklogDue, ConditionResult, new_condition
-from memwal_airflow.triggers.readings import TableReading, TableSource, shared_readings
+from memwal_airflow.triggers.conditions import new_condition
+from memwal_airflow.triggers.readings import TableSource, shared_readings
 
 MAX_FAILURES = 3
 """Failed reads in a row after which a trigger gives up and Airflow retries its task."""
-
-SENSOR_TIMEOUT = timedelta(minutes=5)
-"""After so long without a triggerer a sensor fails: it must not keep the next run from starting."""
-
-# The sensors of a run start together: those that start within this time share one read.
-_SHARED_SECONDS = 5.0
 
 
 class TableTrigger(BaseTrigger):
@@ -129,59 +121,3 @@ class TableTrigger(BaseTrigger):
                     event_type = TaskSkippedEvent if self.soft_fail else TaskFailedEvent
                     yield event_type(xcoms={"reason": reason})
                     return
-
-
-class RegionsDueTrigger(BaseTrigger):
-    """Reads the status of a table once, and ends the sensor of a share of its regions.
-
-    The sensor is mapped, and starts here without a worker: Airflow gives the triggers of all mapped
-    sensors the same arguments, and the number of the sensor tells the share.
-
-    Parameters
-    ----------
-    table : str
-        Name of the managed table.
-    shares : int
-        Number of sensors that the regions are divided among.
-    """
-
-    def __init__(self, *, table: str, shares: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.table = table
-        self.shares = shares
-
-    def serialize(self) -> tuple[str, JsonObject]:
-        """Return the class path and the arguments that build an equal trigger elsewhere."""
-        path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"table": self.table, "shares": self.shares}
-
-    async def run(self) -> AsyncIterator[BaseTaskEndEvent]:
-        """Yield one event, which ends the sensor as success if a region is due, else as skipped."""
-        source = TableSource(table=self.table)
-        async with shared_readings().watching(source, regions=None) as watch:
-            reading = await watch.next(every=_SHARED_SECONDS)
-        instance = self.task_instance
-        number = -1 if instance is None else int(instance.map_index)
-        result = check_share(reading, share=max(number, 0), shares=self.shares)
-        self.log.info("%s: %s.", self.table, result.message)
-        if result.met:
-            yield TaskSuccessEvent(xcoms={"return_value": {**result.value}})
-        else:
-            yield TaskSkippedEvent(xcoms={"reason": f"{self.table}: {result.message}."})
-
-
-def check_share(reading: TableReading, *, share: int, shares: int) -> ConditionResult:
-    """Return whether a region of a share is due for a merge; each region is in one share."""
-    regions = sorted(region.region_id for region in reading.status.regions)
-    return BacklogDue(regions[share::shares], {}).check(reading)
-
-
-def start_arguments(table: str, *, shares: int) -> StartTriggerArgs:
-    """Return the arguments by which Airflow starts the trigger of a sensor without a worker."""
-    return StartTriggerArgs(
-        trigger_cls=f"{RegionsDueTrigger.__module__}.{RegionsDueTrigger.__qualname__}",
-        # The trigger ends the sensor itself.
-        next_method="execute",
-        trigger_kwargs={"table": table, "shares": shares},
-        timeout=SENSOR_TIMEOUT,
-    )

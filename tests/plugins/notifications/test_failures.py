@@ -17,12 +17,11 @@ from airflow.sdk.exceptions import (
 from memwal_airflow.notifications import listener
 from memwal_airflow.notifications.failures import failure_reason, traceback_reason
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
-from memwal_airflow.sensors.table import RegionsDueSensor, TableBacklogSensor
+from memwal_airflow.sensors.table import TableBacklogSensor
 from memwal_airflow.skips import RegionsSkipped
 from memwal_airflow.spark.application import SparkApplicationError
 from memwal_airflow.triggers import table as table_triggers
 from memwal_airflow.triggers.readings import SharedReadings
-from memwal_airflow.triggers.table import start_arguments
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, StoreAccessError
@@ -40,13 +39,6 @@ def task_of(task: Any, *, state: str = "failed", dag_id: str = "memwal__flights"
 
 
 MERGE = MemWalMergeOperator(task_id="merge", table="flights")
-REGIONS = RegionsDueSensor(
-    task_id="regions",
-    table="flights",
-    shares=1,
-    share=0,
-    start_trigger_args=start_arguments("flights", shares=1),
-)
 SENSOR = TableBacklogSensor(task_id="wait", table="flights")
 
 
@@ -61,9 +53,7 @@ def recorded(catalog: Catalog) -> dict[tuple[str, str], str]:
     return {(one.table, one.job): one.reason for one in catalog.backoffs.failed_jobs()}
 
 
-@pytest.mark.parametrize(
-    ("task", "job"), [(MERGE, "merge"), (REGIONS, "status"), (SENSOR, "status")]
-)
+@pytest.mark.parametrize(("task", "job"), [(MERGE, "merge"), (SENSOR, "status")])
 def test_the_last_try_of_a_task_is_recorded(flights: Catalog, task: Any, job: str) -> None:
     error = StoreAccessError("no rights; renew the credentials")
     listener.on_task_instance_failed(None, task_of(task, state="up_for_retry"), error)

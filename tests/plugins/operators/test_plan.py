@@ -3,18 +3,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import lance
-import pyarrow as pa
 import pytest
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException
 from memwal_airflow.dag_factory import LATER_TASKS
-from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.operators import maintenance
-from memwal_airflow.operators.maintenance import MergeAndPlanOperator, PlanOperator
+from memwal_airflow.operators.maintenance import MergeAndPlanOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from support.airflow.skips import skips
 
@@ -64,21 +60,6 @@ def test_what_is_due_after_the_merge_follows_it(
     assert sample.generations == 0
 
 
-def test_what_is_due_of_a_table_without_mem_wal_follows_its_plan(
-    context: dict[str, Any], catalog: Catalog, tmp_path: Path
-) -> None:
-    for number in range(3):
-        lance.write_dataset(pa.table({"a": [number]}), tmp_path / "plain", mode="append")
-    policy = Policy(compact_min_fragments=2)
-    catalog.register("plain", uri=str(tmp_path / "plain"), policy=policy)
-    later = {"compact": "compact", "merge": "merge", "gc": "collect"}
-    context["params"] = {}
-    PlanOperator(task_id="plan", table="plain", later=later).execute(context)  # type: ignore[arg-type]
-    assert set(context["ti"].pushed[XCOM_SKIPMIXIN_KEY]["followed"]) == {"compact", "collect"}
-    # From now on its DAG has no tasks of regions.
-    assert catalog.get("plain").mem_wal is False
-
-
 def test_a_merge_with_nothing_to_do_still_decides(
     flights: Any, catalog: Catalog, follow: Follow
 ) -> None:
@@ -108,14 +89,6 @@ def test_unknown_regions_are_named(flights: Any, follow: Follow) -> None:
     unknown = "00000000-0000-0000-0000-000000000009"
     with pytest.raises(AirflowFailException, match=unknown):
         follow(regions=[unknown])
-
-
-def test_the_next_run_ends_the_lateness_of_the_one_before(
-    flights: Any, catalog: Catalog, follow: Follow
-) -> None:
-    catalog.backoffs.record_failure("flights", LATE, "too long")
-    follow()
-    assert catalog.backoffs.failed_jobs() == []
 
 
 def test_a_merge_that_is_done_does_not_fail_because_nothing_can_be_decided(

@@ -46,6 +46,7 @@ def reading(
     arguments = {
         "policy": Policy(merge_at_generations=3, merge_at_bytes=None, merge_at_age_seconds=60),
         "regions_in_backoff": frozenset(),
+        "last_runs": {},
         "at": NOON,
         **options,
     }

@@ -37,7 +37,9 @@ class Looks:
         self.at_once -= 1
         if self.error is not None:
             raise self.error
-        return TableReading(status=number, policy=None, regions_in_backoff=None, at=None)  # type: ignore[arg-type]
+        return TableReading(
+            status=number, policy=None, regions_in_backoff=None, last_runs={}, at=None
+        )  # type: ignore[arg-type]
 
 
 def run(work: Callable[[SharedReadings, Looks], Coroutine[Any, Any, Any]], **limits: Any) -> Any:
