@@ -20,9 +20,10 @@ from lance.optimize import Compaction, CompactionOptions, CompactionTask
 
 from memwal.base_table.blobs import is_blob_v2
 from memwal.base_table.named_files import stored_blobs
-from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.lance_files import FragmentState, NamedFile, deleted_rows
+from memwal.format.lance_files import FragmentState, NamedFile, deleted_rows, fragment_numbers
+from memwal.format.lance_manifest import manifest_message
 from memwal.storage.object_store import ObjectStore
 from memwal.util.arrays import Addresses, Mask, Numbers
 
@@ -105,24 +106,10 @@ def fragment_sizes(base: BaseTable) -> FragmentSizes:
     blobs = Counter[str]()
     if any(map(is_blob_v2, base.dataset.schema)):
         for key, blob in stored_blobs(base.location, base.manifest).items():
-            blobs[key.rpartition("/")[0]] += blob.size or 0
-    measured = []
-    for fragment in base.dataset.get_fragments():
-        metadata = fragment.metadata
-        files = data_files(metadata)
-        sizes = [file.file_size_bytes for file in files]
-        beside = [blobs[f"data/{file.path.removesuffix('.lance')}"] for file in files]
-        measured.append(
-            (
-                metadata.id,
-                metadata.physical_rows,
-                metadata.num_deletions,
-                sum(size or 0 for size in sizes) + sum(beside),
-                len(metadata.overlays),
-                sum(not size for size in sizes),
-            )
-        )
-    return FragmentSizes(*np.array(measured, np.int64).reshape(-1, 6).T)
+            name = key.rpartition("/")[0].removeprefix("data/")
+            blobs[f"{name}.lance"] += blob.size or 0
+    message = manifest_message(base.manifest)
+    return FragmentSizes(*fragment_numbers(message, blobs).T)
 
 
 def batch_rows(dataset: lance.LanceDataset, columns: Collection[str], *, most: int) -> int:
@@ -149,12 +136,21 @@ def _rows_of(width: float, most: int) -> int:
     return min(max(int(_BATCH_BYTES / max(width, 1)), 1), most)
 
 
-def small_fragment_ids(
-    base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits
-) -> frozenset[int]:
-    """Return the ids of the small fragments that have a neighbour to be joined with."""
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of neighbouring small fragments of a version."""
+
+    ids: frozenset[int]
+    """Of the fragments: small ones without a neighbour to be joined with are in no run."""
+    tasks: list[dict[str, Any]]
+    """Lance's, as JSON."""
+
+
+def small_runs(base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits) -> Runs:
+    """Return the runs of small fragments."""
     runs = _runs(base, sizes, sizes.small(limits), deleted_percent=None)
-    return frozenset(fragment["id"] for run in runs for fragment in run["task"]["fragments"])
+    ids = frozenset(fragment["id"] for run in runs for fragment in run["task"]["fragments"])
+    return Runs(ids, runs)
 
 
 def sparse_fragment_ids(sizes: FragmentSizes, limits: FragmentLimits) -> frozenset[int]:
@@ -163,16 +159,28 @@ def sparse_fragment_ids(sizes: FragmentSizes, limits: FragmentLimits) -> frozens
 
 
 def plan_rewrites(
-    base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits, chosen: frozenset[int]
+    base: BaseTable,
+    sizes: FragmentSizes,
+    limits: FragmentLimits,
+    chosen: frozenset[int],
+    *,
+    small: Runs | None = None,
 ) -> Iterator[Rewrite]:
     """Divide the ``chosen`` fragments, small or sparse, into those that are rewritten together.
+
+    ``small`` are the :func:`small_runs`, if they are known: where nothing else is chosen, Lance
+    plans them once.
 
     Neighbours are joined, in their order, until they reach a target. What remains behind them, and
     reaches none, is joined with them. Neighbours that all together reach none become one small
     fragment: where all were joined before, it is the only old one that is rewritten with new ones.
     """
-    mask = np.isin(sizes.ids, list(chosen))
-    for run in _runs(base, sizes, mask, deleted_percent=limits.deleted_percent):
+    if small is not None and small.ids == chosen and not sizes.sparse(limits).any():
+        runs = small.tasks
+    else:
+        mask = np.isin(sizes.ids, list(chosen))
+        runs = _runs(base, sizes, mask, deleted_percent=limits.deleted_percent)
+    for run in runs:
         fragments = run["task"]["fragments"]
         at = np.searchsorted(sizes.ids, [fragment["id"] for fragment in fragments])
         rows, stored = sizes.live_rows[at], sizes.live_bytes[at]

@@ -221,6 +221,36 @@ def fragment_states(manifest: bytes) -> dict[int, FragmentState]:
     return states
 
 
+def fragment_numbers(manifest: bytes, beside: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Return a row for each fragment of a manifest's message.
+
+    Its numbers are the id, the rows, those of them that are deleted, the stored bytes, the overlay
+    files, and the files whose writer recorded no size. ``beside`` are the bytes beside each data
+    file, by its name.
+    """
+    message = parse_message(lance_manifest_pb2.Manifest, manifest, name="the table's manifest")
+    numbers = []
+    for fragment in message.fragments:
+        stored = unrecorded = 0
+        for file in data_files(fragment):
+            stored += file.file_size_bytes
+            unrecorded += not file.file_size_bytes
+            if beside:
+                stored += beside.get(file.path, 0)
+        deleted = fragment.deletion_file.num_deleted_rows
+        overlays = len(fragment.overlays)
+        numbers.append((fragment.id, fragment.physical_rows, deleted, stored, overlays, unrecorded))
+    return np.array(numbers, np.int64).reshape(-1, 6)
+
+
+def data_files(fragment: lance_manifest_pb2.DataFragment) -> list[lance_manifest_pb2.DataFile]:
+    """Return the files with values of a fragment: also its overlays, which hold newer values."""
+    files = list(fragment.files)
+    if fragment.overlays:
+        files += (overlay.data_file for overlay in fragment.overlays)
+    return files
+
+
 def named_deletions(fragment: int, file: lance_manifest_pb2.DeletionFile) -> NamedFile:
     """Return the deletion file of a fragment, by its message in a manifest."""
     is_arrow = file.file_type == lance_manifest_pb2.DeletionFile.ARROW

@@ -34,6 +34,7 @@ from memwal.format.lance_files import (
     MAGIC,
     FileKind,
     NamedFile,
+    data_files,
     named_deletions,
 )
 from memwal.format.memwal_index import parse_message, parse_uuid
@@ -203,7 +204,7 @@ def without_base_paths(manifest: bytes) -> bytes:
         return manifest
     indexes = _index_entries(message, manifest, _MANIFEST)
     for fragment in message.fragments:
-        for file in _data_files(fragment):
+        for file in data_files(fragment):
             file.ClearField("base_id")
         if fragment.HasField("deletion_file"):
             fragment.deletion_file.ClearField("base_id")
@@ -271,7 +272,7 @@ def _files(
     check_fields(name, message, *entries)
     has_blobs = any(_BLOB in field for field in message.fields)
     for fragment in message.fragments:
-        for file in _data_files(fragment):
+        for file in data_files(fragment):
             key, base_id = f"data/{file.path}", _base_id(file)
             yield NamedFile(key, FileKind.LANCE, size=file.file_size_bytes or None), base_id
             if has_blobs:
@@ -292,11 +293,6 @@ def _files(
         if not entry.name.startswith(SYSTEM_INDEX_PREFIX):
             for segment_file in _segment_files(entry, name):
                 yield segment_file, _base_id(entry)
-
-
-def _data_files(fragment: lance_manifest_pb2.DataFragment) -> list[lance_manifest_pb2.DataFile]:
-    """Return the files with values of a fragment: also its overlays, which hold newer values."""
-    return [*fragment.files, *(overlay.data_file for overlay in fragment.overlays)]
 
 
 def _base_id(part: _Located) -> int | None:
@@ -325,7 +321,7 @@ def _segment_files(entry: _Entry, name: str) -> list[NamedFile]:
 def data_file_names(manifest: bytes) -> list[str]:
     """Return the name of every data file that a table's manifest file names."""
     fragments = _parse_manifest(manifest, _MANIFEST).fragments
-    return [file.path for fragment in fragments for file in _data_files(fragment)]
+    return [file.path for fragment in fragments for file in data_files(fragment)]
 
 
 def has_dictionary_fields(manifest: bytes) -> bool:
@@ -469,7 +465,7 @@ def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
 def _check_inside(message: lance_manifest_pb2.Manifest, name: str) -> None:
     """Refuse names of files that lead out of the folder where files of their kind are."""
     for fragment in message.fragments:
-        for file in _data_files(fragment):
+        for file in data_files(fragment):
             _check_name(file.path, name)
         for path in _external_paths(fragment):
             _check_name(path, name)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.commit_records import was_taken_away
-from memwal.base_table.fragments import fragment_sizes, small_fragment_ids
+from memwal.base_table.fragments import fragment_sizes, small_runs
 from memwal.base_table.named_files import find_cut_indexes, unnamed_bytes
 from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.region_marks import lost_progress
@@ -121,7 +121,7 @@ def read_status(
         # Those whose manifest is not the one of the snapshot, deleted regions included.
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
         fragments=len(sizes.ids),
-        small_fragments=len(small_fragment_ids(base, sizes, compaction.fragment_limits())),
+        small_fragments=len(small_runs(base, sizes, compaction.fragment_limits()).ids),
         min_fragments=compaction.min_fragments,
         deleted_rows=int(sizes.deleted.sum()),
         base_rows=int(sizes.live_rows.sum()),

@@ -229,8 +229,9 @@ class LocalStore(ObjectStore):
         before = time.time() - older_than.total_seconds()
 
         def is_stale(entry: os.DirEntry[str]) -> bool:
-            is_old = entry.stat(follow_symlinks=False).st_mtime < before
-            return is_old and local_files.is_staging(entry.name)
+            if not local_files.is_staging(entry.name):
+                return False
+            return entry.stat(follow_symlinks=False).st_mtime < before
 
         with _translated("clean", self._folder_path(prefix)):
             return delete_files(self._root, folder, is_stale)

@@ -18,7 +18,7 @@ from memwal.base_table.fragments import (
     batch_rows,
     fragment_sizes,
     plan_rewrites,
-    small_fragment_ids,
+    small_runs,
     sparse_fragment_ids,
 )
 from memwal.base_table.snapshot import BaseTable
@@ -40,7 +40,7 @@ def write(path: Path, fragments: Sequence[tuple[int, int]]) -> memwal.Table:
 
 def planned(base: BaseTable, limits: FragmentLimits) -> list[Rewrite]:
     sizes = fragment_sizes(base)
-    chosen = small_fragment_ids(base, sizes, limits) | sparse_fragment_ids(sizes, limits)
+    chosen = small_runs(base, sizes, limits).ids | sparse_fragment_ids(sizes, limits)
     return list(plan_rewrites(base, sizes, limits, chosen))
 
 

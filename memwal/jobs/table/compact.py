@@ -34,9 +34,10 @@ from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.fragments import (
     FragmentLimits,
     FragmentSizes,
+    Runs,
     fragment_sizes,
     plan_rewrites,
-    small_fragment_ids,
+    small_runs,
     sparse_fragment_ids,
 )
 from memwal.base_table.required_regions import check_not_held
@@ -94,13 +95,15 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     check_not_held(base)
     sizes = fragment_sizes(base)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
-    chosen = _choose(base, sizes, limits, options.min_fragments)
+    chosen, small = _choose(base, sizes, limits, options.min_fragments)
     carried = CarriedCatchUp.of(base)
     while (
         chosen
         and commits != options.max_commits
-        and (rewrites := _plan(base, sizes, limits, budget, chosen))
+        and (rewrites := _plan(base, sizes, limits, budget, chosen, small))
     ):
+        # The plan of the next round is of another version.
+        small = None
         tasks += len(rewrites)
         results: list[RewriteResult | None] = run_tasks(
             options,
@@ -228,13 +231,14 @@ def _refusal(base: BaseTable) -> str:
 
 def _choose(
     base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits, min_fragments: int | None
-) -> frozenset[int]:
-    """Return the ids of the fragments that are worth a rewrite."""
+) -> tuple[frozenset[int], Runs | None]:
+    """Return the ids of the fragments that are worth a rewrite, and the runs of small ones."""
     sparse = sparse_fragment_ids(sizes, limits)
     if min_fragments is None:
-        return sparse
-    small = small_fragment_ids(base, sizes, limits)
-    return sparse | small if len(small | sparse) >= min_fragments else sparse
+        return sparse, None
+    small = small_runs(base, sizes, limits)
+    chosen = small.ids | sparse
+    return chosen if len(chosen) >= min_fragments else sparse, small
 
 
 def _plan(
@@ -243,10 +247,11 @@ def _plan(
     limits: FragmentLimits,
     budget: int,
     chosen: frozenset[int],
+    small: Runs | None,
 ) -> tuple[CompactTask, ...]:
     """Plan rewrites of the chosen fragments, as many as fit into a commit of ``budget`` bytes."""
     planned: list[CompactTask] = []
-    for rewrite in plan_rewrites(base, sizes, limits, chosen):
+    for rewrite in plan_rewrites(base, sizes, limits, chosen, small=small):
         budget -= rewrite.stored
         # A task larger than the budget goes alone.
         if planned and budget < 0:

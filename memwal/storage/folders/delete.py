@@ -142,9 +142,9 @@ def _delete_files(
 ) -> int:
     deleted = 0
     for entry in _entries(descriptor):
-        inner_path = os.path.join(path, entry.name)
         with suppress(FileNotFoundError, NotADirectoryError):
             if entry.is_dir(follow_symlinks=False):
+                inner_path = os.path.join(path, entry.name)
                 inner = _open_inside(descriptor, entry.name, _OPENED, path=inner_path)
                 try:
                     deleted += _delete_files(inner, selects, path=inner_path)

@@ -21,7 +21,7 @@ from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, num
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, skip_waits
 
 import memwal
-from memwal.base_table.fragments import FragmentLimits, fragment_sizes, small_fragment_ids
+from memwal.base_table.fragments import FragmentLimits, fragment_sizes, small_runs
 from memwal.errors import (
     InvalidInputError,
     ResourceLimitError,
@@ -83,7 +83,7 @@ def ten(prepared: Path, tmp_path: Path) -> memwal.Table:
 def small(table: memwal.Table, *, target_rows: int = 1 << 20) -> int:
     """Count the fragments that are to be joined."""
     base = table.base()
-    return len(small_fragment_ids(base, fragment_sizes(base), FragmentLimits(target_rows, 1 << 28)))
+    return len(small_runs(base, fragment_sizes(base), FragmentLimits(target_rows, 1 << 28)).ids)
 
 
 def stored_data(table: memwal.Table) -> set[str]:
