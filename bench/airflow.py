@@ -201,8 +201,8 @@ def due(folder: Path, arguments: argparse.Namespace, spark: Spark | None = None)
         airflow.wait(
             lambda: len(catalog.latest_samples()) == len(names), timeout=600, what="look at all"
         )
-        # Until the assets of all tables are watched.
-        time.sleep(30)
+        airflow.wait_dag("memwal_due", timeout=600)
+        time.sleep(5)
         single = []
         for name in names[: arguments.singles]:
             since = datetime.now(UTC)
@@ -305,8 +305,9 @@ def _running(
     catalog.export_snapshot(snapshot)
     dags = folder / "dags"
     dags.mkdir()
-    (dags / "memwal_tables.py").symlink_to(ROOT / "dags" / "memwal_tables.py")
-    settings = {"spark_master": "local[1]"}
+    for name in ("memwal_tables.py", "memwal_fleet.py"):
+        (dags / name).symlink_to(ROOT / "dags" / name)
+    settings = {"spark_master": "local[1]", "fleet_schedule": "none"}
     if spark is not None:
         settings["local_below_bytes"] = "0"
     with contextlib.ExitStack() as stack:

@@ -15,6 +15,7 @@ from memwal.catalog.records import (
     DAG_JOB,
     LOG_JOB,
     PROGRESS_JOB,
+    START_JOB,
     STATUS_JOB,
     ErrorKind,
     ManagedTable,
@@ -68,6 +69,10 @@ ADVICE_BY_JOB: Final[Mapping[str, Advice]] = {
         "correct what the message names, in the policy or in the DAG file",
         f"{_FAILING}#the-dag-cannot-be-built",
     ),
+    START_JOB: Advice(
+        "unpause the DAGs memwal_due and that of the table, and start what of Airflow is down",
+        "airflow-outage.md#what-to-do",
+    ),
 }
 ADVICE_BY_ERROR: Final[Mapping[ErrorKind, Advice]] = {
     ErrorKind.ACCESS: Advice(
@@ -114,8 +119,8 @@ class JobError(JsonRecord):
     job: str
     """Name of the job; ``status`` for reading the status of the table, ``log`` for a log that lacks
     an entry, ``progress`` for a base table that went back behind merged generations, ``dag`` for
-    building the DAG in Airflow, ``policy`` for reading the policy, ``region`` for the regions that
-    merges skip."""
+    building the DAG in Airflow, ``start`` for starting its runs, ``policy`` for reading the policy,
+    ``region`` for the regions that merges skip."""
     reason: str
     """The latest error, with its type. Of several skipped regions, that of the first one."""
     at: datetime

@@ -35,11 +35,12 @@ CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 # Names under which failures that are not of a job are stored, among the names of jobs: reading the
 # status of a table, a log that lacks an entry, a base table that went back behind merged
-# generations, and building the DAG.
+# generations, building the DAG, and starting its runs.
 STATUS_JOB = "status"
 LOG_JOB = "log"
 PROGRESS_JOB = "progress"
 DAG_JOB = "dag"
+START_JOB = "start"
 SNAPSHOT_FORMAT = 3
 SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 

@@ -78,6 +78,10 @@ class FailureTracker:
             (failed.table, failed.job): failed for failed in self._catalog.backoffs.failed_jobs()
         }
 
+    def tables(self, job: str) -> set[str]:
+        """Return the tables of which a job is recorded as failed."""
+        return {table for table, failed in self._failed_jobs if failed == job}
+
     def is_backing_off(self, table: str, job: str) -> bool:
         """Return whether a job failed and its next try is in the future."""
         failed = self._failed_jobs.get((table, job))

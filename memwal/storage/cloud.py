@@ -254,8 +254,7 @@ class CloudStore(ObjectStore):
         return self._root + object_store.check_key(key)
 
     def _info(self, meta: ObjectMeta) -> ObjectInfo:
-        key = meta["path"][len(self._root) :]
-        return ObjectInfo(key, meta["size"], meta["last_modified"], meta["e_tag"])
+        return ObjectInfo(meta["path"][len(self._root) :], meta["size"], meta["last_modified"])
 
     def _calling(
         self, action: str, key: str, *, writes: bool = False

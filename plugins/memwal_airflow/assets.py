@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from airflow.sdk import Asset, AssetWatcher
 
-from memwal_airflow.triggers.due import TableDueTrigger
+from memwal_airflow.triggers.due import TablesDueTrigger
+
+
+def watched_asset(shard: int, *, shards: int) -> Asset:
+    """Return the asset that is updated when tables of a shard are due, and starts the due DAG.
+
+    The triggerer watches it, see :class:`memwal_airflow.triggers.due.TablesDueTrigger`, which
+    explains the arguments.
+    """
+    name = f"memwal:due:{shard}"
+    watcher = AssetWatcher(name=name, trigger=TablesDueTrigger(shard=shard, shards=shards))
+    return Asset(name=name, uri=f"memwal://due/{shard}", group="memwal", watchers=[watcher])
 
 
 def due_asset(table: str) -> Asset:
     """Return the asset that is updated when a job of a table is due, and starts the table's DAG.
 
-    The triggerer watches it, see :class:`memwal_airflow.triggers.due.TableDueTrigger`. ``table`` is
-    as of :func:`merged_asset`.
+    The event's extra holds the due ``jobs`` with their reasons. ``table`` is as of
+    :func:`merged_asset`.
     """
-    watcher = AssetWatcher(name=f"memwal:{table}:due", trigger=TableDueTrigger(table=table))
-    return Asset(
-        name=f"memwal:{table}:due",
-        uri=f"memwal://{table}/due",
-        group="memwal",
-        watchers=[watcher],
-    )
+    return Asset(name=f"memwal:{table}:due", uri=f"memwal://{table}/due", group="memwal")
 
 
 def merged_asset(table: str) -> Asset:

@@ -22,18 +22,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from airflow.sdk import DAG, AssetAlias, get_current_context, task
+from airflow.sdk import DAG, AssetAlias, get_current_context, get_parsing_context, task
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 import memwal.catalog
-from memwal.catalog.records import ManagedTable, read_snapshot
-from memwal.errors import MemWalError
+from memwal.catalog.records import START_JOB, ManagedTable, read_snapshot
+from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.spark.result_store import clean_results
 from memwal_airflow import SECTION
 from memwal_airflow.assets import due_asset
 from memwal_airflow.dag_factory import START, snapshot_path
+from memwal_airflow.due_dag import DUE_ALIAS, DUE_DAG_ID, build_due_dag
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
@@ -49,15 +50,22 @@ class FleetSettings:
 
     fleet_schedule: str | None = DEFAULT_SCHEDULE  # A cron expression, or None for "none".
     verify_tables_per_day: int = DEFAULT_VERIFIED
+    due_watchers: int = 1  # Shards of the tables, each with a trigger that watches it.
 
     @classmethod
     def read(cls) -> Self:
         """Read the settings; ``AIRFLOW__MEMWAL__DISCOVER`` and so on override the file."""
         schedule = conf.get(SECTION, "fleet_schedule", fallback=DEFAULT_SCHEDULE).strip()
         verified = conf.getint(SECTION, "verify_tables_per_day", fallback=DEFAULT_VERIFIED)
+        watchers = conf.getint(SECTION, "due_watchers", fallback=1)
+        if watchers < 1:
+            raise InvalidInputError(
+                f"[{SECTION}] due_watchers is {watchers}; give 1, or the number of triggerers."
+            )
         return cls(
             fleet_schedule=None if schedule.lower() in ("", "none") else schedule,
             verify_tables_per_day=verified,
+            due_watchers=watchers,
         )
 
 
@@ -66,8 +74,6 @@ FLEET_DAG_ID = "memwal_fleet"
 UNWATCHED = timedelta(seconds=2 * MAX_REUSE_SECONDS)
 """Without a stored status for so long, a table counts as one that no triggerer looks at."""
 
-_DUE_ALIAS = "memwal:due"
-
 logger = logging.getLogger(__name__)
 
 _DOC = """### Fleet-wide tasks
@@ -75,14 +81,17 @@ _DOC = """### Fleet-wide tasks
 `register_folder` registers the new tables of a folder of the catalog (`memwal catalog register
 --all`). `prune` deletes old runs and backlog samples, as the policies say. `export` writes
 the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
-`verify` checks some tables a day, chosen at random. `start_unwatched` starts the DAGs of tables
-that are due and that no triggerer has looked at. `clean_up` deletes abandoned results and pods
-of drivers. `notify` sends events through the connection of `[memwal] notify_conn_id`, if it is set.
+`verify` checks some tables a day, chosen at random. `start_unwatched` starts the DAGs of due tables
+that no triggerer looks at, or that do not start although it announces them. `clean_up` deletes
+abandoned results and pods of drivers. `notify` sends events through the connection of
+`[memwal] notify_conn_id`, if it is set.
 """
 
 
-def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
-    """Build the fleet DAG.
+def build_fleet_dags(settings: FleetSettings | None = None) -> dict[str, DAG]:
+    """Build the fleet DAG, and the DAG that starts those of the tables that are due, by DAG id.
+
+    Where Airflow parses the DAG file for a task, only the DAG of that task is built.
 
     Parameters
     ----------
@@ -90,6 +99,16 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
         Default: those of ``airflow.cfg``.
     """
     settings = settings or FleetSettings.read()
+    parsed_dag_id = get_parsing_context().dag_id
+    dags = {}
+    if parsed_dag_id in (None, FLEET_DAG_ID):
+        dags[FLEET_DAG_ID] = _build_fleet_dag(settings)
+    if parsed_dag_id in (None, DUE_DAG_ID):
+        dags[DUE_DAG_ID] = build_due_dag(watchers=settings.due_watchers)
+    return dags
+
+
+def _build_fleet_dag(settings: FleetSettings) -> DAG:
     with DAG(
         dag_id=FLEET_DAG_ID,
         description="Discovery of tables, upkeep of the catalog, verification of a sample",
@@ -148,20 +167,22 @@ def register_folder(uri: str) -> list[str]:
     return [table.name for table in added]
 
 
-@task(outlets=[AssetAlias(_DUE_ALIAS)])
+@task(outlets=[AssetAlias(DUE_ALIAS)])
 def start_unwatched(*, outlet_events: Any = None) -> list[str]:
-    """Start the DAGs of tables that are due and that no triggerer looks at; return their names.
+    """Start the DAGs of due tables that nobody else starts; return their names.
 
-    A triggerer stores the status of each table that starts when due every few minutes. The status
-    that is read here is not stored: the health of a table that is not due goes on to say that
-    nobody looks at it.
+    That are tables that no triggerer looks at, and tables that it announces in vain. A triggerer
+    stores the status of each table that starts when due every few minutes. The status that is read
+    here is not stored: the health of a table that is not due goes on to say that nobody looks at
+    it.
     """
     from memwal.fleet.tables import survey
 
     started = []
     with closing(memwal.catalog.Catalog()) as catalog:
         unwatched = unwatched_tables(catalog, now=datetime.now(UTC))
-        for table in unwatched:
+        unstarted = unstarted_tables(catalog)
+        for table in {table.name: table for table in [*unwatched, *unstarted]}.values():
             try:
                 options = read_options(table.storage_options_ref)
                 due = survey(catalog, table, storage_options=options).due
@@ -170,18 +191,29 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
                 continue
             jobs = {job: decision.reason for job, decision in due.items() if decision.reason}
             if jobs:
-                outlet_events[AssetAlias(_DUE_ALIAS)].add(
+                outlet_events[AssetAlias(DUE_ALIAS)].add(
                     due_asset(table.name), extra={"jobs": jobs}
                 )
                 started.append(table.name)
-    if not unwatched:
-        raise TaskSkipped("Every table was looked at.", reason=TaskSkipReason.NOTHING_TO_DO)
-    logger.error(
-        "No triggerer has looked at %d tables for %.0f s; see whether one runs. Started here: %s.",
-        len(unwatched),
-        UNWATCHED.total_seconds(),
-        ", ".join(started) or "none, since none is due",
-    )
+    if not unwatched and not unstarted:
+        raise TaskSkipped(
+            "Every table is looked at, and starts when it is due.",
+            reason=TaskSkipReason.NOTHING_TO_DO,
+        )
+    if unwatched:
+        logger.error(
+            "No triggerer has looked at %d tables for %.0f s: see whether one runs, and has a seat "
+            "left: [triggerer] capacity.",
+            len(unwatched),
+            UNWATCHED.total_seconds(),
+        )
+    if unstarted:
+        logger.error(
+            "%d due tables are announced, and do not start: see whether %s is paused or fails.",
+            len(unstarted),
+            DUE_DAG_ID,
+        )
+    logger.info("Started here: %s.", ", ".join(started) or "none, since none is due")
     return started
 
 
@@ -192,6 +224,16 @@ def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[
         table
         for table in catalog.list(enabled_only=True)
         if table.starts_when_due and now - sampled.get(table.name, table.created_at) >= UNWATCHED
+    ]
+
+
+def unstarted_tables(catalog: memwal.catalog.Catalog) -> list[ManagedTable]:
+    """Return the tables that a triggerer announces, and that no run serves."""
+    failed = {failed.table for failed in catalog.backoffs.failed_jobs() if failed.job == START_JOB}
+    return [
+        table
+        for table in (catalog.list(enabled_only=True) if failed else ())
+        if table.starts_when_due and table.name in failed
     ]
 
 

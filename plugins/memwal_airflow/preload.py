@@ -29,6 +29,7 @@ MODULES: Final = (
     "memwal.jobs.table.snapshot",
     "memwal.table",
     "memwal_airflow.dag_factory",
+    "memwal_airflow.fleet_dag",
 )
 """Together they import every module that a task needs to merge a small table without Spark."""
 

@@ -51,13 +51,14 @@ def test_it_loads_or_says_what_to_set(tmp_path: Path, registered: Any) -> None:
             "memwal__flights": [
                 "collect",
                 "compact",
+                "gate",
                 "index",
                 "merge",
                 "quality",
                 "recover",
-                "regions",
                 "snapshot",
             ],
+            "memwal_due": ["start"],
             "memwal_fleet": [
                 "choose_tables",
                 "export",
@@ -70,6 +71,6 @@ def test_it_loads_or_says_what_to_set(tmp_path: Path, registered: Any) -> None:
             ],
         },
     }
-    assert set(without["dags"]) == {"memwal_fleet"}
+    assert set(without["dags"]) == {"memwal_due", "memwal_fleet"}
     (error,) = without["errors"].values()
     assert "MEMWAL_CATALOG_SNAPSHOT" in error

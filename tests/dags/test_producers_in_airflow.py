@@ -65,7 +65,8 @@ def place(server: PostgresServer, tmp_path: Path) -> Iterator[Place]:
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "consumers.py").write_text(CONSUMERS)
-    (dags / "memwal_tables.py").symlink_to(REPOSITORY / "dags" / "memwal_tables.py")
+    for name in ("memwal_tables.py", "memwal_fleet.py"):
+        (dags / name).symlink_to(REPOSITORY / "dags" / name)
     env = {
         "MEMWAL_CATALOG_URL": catalog_url,
         "MEMWAL_CATALOG_SNAPSHOT": str(tmp_path / "tables.json"),

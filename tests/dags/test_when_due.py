@@ -77,7 +77,8 @@ def place(tmp_path: Path, registered: Any) -> Iterator[Place]:
     registered.catalog.update("flights", policy=POLICY)
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "memwal_tables.py").symlink_to(REPOSITORY / "dags" / "memwal_tables.py")
+    for name in ("memwal_tables.py", "memwal_fleet.py"):
+        (dags / name).symlink_to(REPOSITORY / "dags" / name)
     with AirflowStandalone(
         tmp_path / "airflow", dags_folder=dags, env=registered.env, settings=SOON
     ) as airflow:

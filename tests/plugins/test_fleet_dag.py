@@ -8,8 +8,9 @@ import pytest
 from memwal_airflow.fleet_dag import (
     UNWATCHED,
     FleetSettings,
-    build_fleet_dag,
+    build_fleet_dags,
     sample_tables,
+    unstarted_tables,
     unwatched_tables,
 )
 
@@ -19,7 +20,7 @@ from memwal.jobs.job import JobResult
 
 def test_without_settings_little_is_verified() -> None:
     assert FleetSettings.read() == FleetSettings()
-    dag = build_fleet_dag()
+    dag = build_fleet_dags()["memwal_fleet"]
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("memwal_fleet", "@hourly", 1)
     assert set(dag.task_ids) == {
         "list_folders",
@@ -37,13 +38,15 @@ def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "FLEET_SCHEDULE": "none",
         "VERIFY_TABLES_PER_DAY": "9",
+        "DUE_WATCHERS": "3",
     }.items():
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
     assert FleetSettings.read() == FleetSettings(
         fleet_schedule=None,
         verify_tables_per_day=9,
+        due_watchers=3,
     )
-    dag = build_fleet_dag()
+    dag = build_fleet_dags()["memwal_fleet"]
     assert dag.schedule is None
     # A search that fails is seen: nothing that succeeds comes after it.
     assert dag.get_task("register_folder").downstream_task_ids == set()
@@ -75,10 +78,21 @@ def test_a_table_that_nobody_looks_at_is_noticed(backlog: Any, catalog: Catalog)
     assert unwatched_tables(catalog, now=datetime.now(UTC) + UNWATCHED / 2) == []
 
 
+def test_a_table_that_is_announced_in_vain_is_noticed(catalog: Catalog) -> None:
+    catalog.register("due", uri="/due")
+    catalog.register("hourly", uri="/hourly", policy=Policy(schedule="@hourly"))
+    catalog.register("off", uri="/off", enabled=False)
+    assert unstarted_tables(catalog) == []
+    for name in ("due", "hourly", "off"):
+        catalog.backoffs.record_failure(name, "start", "no run")
+        catalog.backoffs.record_failure(name, "merge", "no space")
+    assert [table.name for table in unstarted_tables(catalog)] == ["due"]
+
+
 DAG_FILE = """
-from memwal_airflow.fleet_dag import build_fleet_dag
+from memwal_airflow.fleet_dag import build_fleet_dags
 # Airflow reads files that speak of airflow and dag only.
-dag = build_fleet_dag()
+globals().update(build_fleet_dags())
 """
 
 

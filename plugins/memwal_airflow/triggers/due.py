@@ -1,11 +1,14 @@
-"""The trigger that starts the DAG of a table when one of its jobs is due."""
+"""The trigger that starts the DAGs of tables of which a job is due."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
@@ -19,78 +22,119 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 """Pause between two polls of all tables; each table has its own pause between looks at it."""
 
+EVENT_SECONDS = 5.0
+"""Shortest pause between two events: each starts a run, and so a process."""
+
+MAX_TABLES = 500
+"""Tables of one event: Airflow records the updates of their assets in one transaction."""
+
 FIRST_REPEAT_SECONDS = 30.0
 LAST_REPEAT_SECONDS = 600.0
+
+UNSTARTED_SECONDS = 600.0
+"""Time after which a table that was announced, and that no run has served, counts as unstarted."""
 
 _FIRST_JOB = "merge"
 
 
-class TableDueTrigger(BaseEventTrigger):
+class TablesDueTrigger(BaseEventTrigger):
     """Fires when a job of a table is due, and again until it is served.
 
-    Airflow can lose an event: while a run is queued, while the DAG is paused, while no triggerer
-    runs. So an event says what is due now, and not that something changed: it is repeated, at first
-    after :data:`FIRST_REPEAT_SECONDS` and then after longer and longer pauses, until a job has run
-    or nothing is due any more. The run that it starts looks itself at what is due.
+    One trigger watches all tables of a shard, in one seat of a triggerer whatever their number. An
+    event names the tables to start and their due jobs, for the task of
+    :mod:`memwal_airflow.due_dag`.
 
-    All triggers of a triggerer share one poll, which looks at the tables of the catalog, see
-    :class:`memwal_airflow.triggers.due_tables.DueTables`. The name of the table is the only
-    argument, and never changes: Airflow does not watch an asset for minutes when the arguments of
-    its trigger change.
+    Airflow can lose an event: while a run is queued, while a DAG is paused, while no triggerer
+    runs. So an event says what is due now, and not that something changed: a table is announced
+    again, at first after :data:`FIRST_REPEAT_SECONDS` and then after longer and longer pauses,
+    until a job has run or nothing is due any more. The run that it starts looks itself at what is
+    due.
+
+    The trigger holds no lease. Airflow gives the triggers of a triggerer without a heartbeat to
+    another one (24 s after it froze), and starts a trigger that raised again. A triggerer that
+    wakes from a pause polls beside its successor for some seconds, and neither knows what the other
+    announced. That costs looks, and announces a table twice: the task leaves out what was served
+    since, and a run that finds nothing due does nothing.
+
+    The arguments are the same for all tables and policies: Airflow leaves an asset unwatched until
+    the DAGs are parsed again when the arguments of its trigger change.
 
     Parameters
     ----------
-    table : str
-        Name of the managed table.
+    shard : int
+        Number of the shard, from 0.
+    shards : int
+        Number of shards that the tables are divided among, by the hashes of their names.
     """
 
-    def __init__(self, *, table: str) -> None:
+    def __init__(self, *, shard: int = 0, shards: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.table = table
+        self.shard = shard
+        self.shards = shards
 
     def serialize(self) -> tuple[str, JsonObject]:
         """Return the class path and the arguments that build an equal trigger elsewhere."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"table": self.table}
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {"shard": self.shard, "shards": self.shards}
 
-    def shared_stream_key(self) -> Hashable:
-        """Return one key for all tables: one poll looks at all of them."""
-        return ("memwal", "due")
-
-    @classmethod
-    async def open_shared_stream(
-        cls, kwargs: dict[str, Any]
-    ) -> AsyncIterator[Mapping[str, DueTable]]:
-        """Yield the due jobs by table, again and again.
-
-        Never raises: an exception would end the triggers of all tables at once.
-        """
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield the tables to start, by name, with their due jobs. Never ends and never raises."""
         from memwal_airflow.triggers.due_tables import DueTables
 
-        tables = DueTables()
+        tables = DueTables(shard=self.shard, shards=self.shards)
+        announcer = Announcer()
         try:
             while True:
-                due = await tables.poll()
-                if due:
-                    yield due
+                wanted = announcer.wanted(await tables.poll())
+                await tables.record_unstarted(announcer.unstarted())
+                if wanted:
+                    yield TriggerEvent({"tables": wanted})  # type: ignore[no-untyped-call]
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             tables.close()
 
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Mapping[str, DueTable]]
-    ) -> AsyncIterator[TriggerEvent]:
-        """Yield an event when a job of this table is due and no run is about to serve it."""
-        announcements = Announcements()
-        async for due_tables in shared_stream:
-            due = due_tables.get(self.table)
-            if due is not None and announcements.is_wanted(due):
-                yield TriggerEvent({"jobs": dict(due.jobs)})  # type: ignore[no-untyped-call]
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll alone; Airflow calls this only where triggers share no streams."""
-        _, arguments = self.serialize()
-        async for event in self.filter_shared_stream(type(self).open_shared_stream(arguments)):
-            yield event
+class Announcer:
+    """Decides which tables an event names, and when.
+
+    An event follows at once, or :data:`EVENT_SECONDS` after the last one. It names at most
+    :data:`MAX_TABLES`; the next one names the rest.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next_at = -math.inf
+        self._tables: defaultdict[str, Announcements] = defaultdict(
+            lambda: Announcements(clock=clock)
+        )
+        # Since when a table waits for a run, and the runs of it that had succeeded then.
+        self._waiting: dict[str, tuple[float, Mapping[str, int]]] = {}
+
+    def wanted(self, due: Mapping[str, DueTable]) -> dict[str, JsonObject]:
+        """Return what to announce now of the due tables, by name; it counts as announced."""
+        self._waiting = {
+            name: (since, succeeded)
+            for name, (since, succeeded) in self._waiting.items()
+            if name in due and not due[name].is_served and due[name].succeeded == succeeded
+        }
+        now = self._clock()
+        if now < self._next_at:
+            return {}
+        wanted = (name for name, table in due.items() if self._tables[name].is_wanted(table))
+        announced = {
+            name: {"jobs": dict(due[name].jobs), "succeeded": dict(due[name].succeeded)}
+            for name in itertools.islice(wanted, MAX_TABLES)
+        }
+        for name in announced:
+            self._waiting.setdefault(name, (now, due[name].succeeded))
+        if announced:
+            self._next_at = now + EVENT_SECONDS
+        return announced
+
+    def unstarted(self) -> set[str]:
+        """Return the tables that are due still, and that no run serves in spite of the events."""
+        before = self._clock() - UNSTARTED_SECONDS
+        return {name for name, (since, _) in self._waiting.items() if since <= before}
 
 
 class Announcements:

@@ -1,4 +1,4 @@
-"""Poll the tables with the schedule ``@due`` for all triggers of a triggerer."""
+"""Poll the tables with the schedule ``@due``, or a shard of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import logging
 import math
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import Catalog
-from memwal.catalog.records import ManagedTable
+from memwal.catalog.records import START_JOB, ManagedTable
 from memwal.fleet.polls import FailureTracker, Outcome, TablePolls
 from memwal.fleet.tables import Survey
 from memwal.jobs.job import JobRun, RunState
@@ -25,6 +26,11 @@ OPTIONS_SECONDS = 60.0
 
 RETRY_SECONDS = 60.0
 """Time after a failure within which the task tries again: its delay of 30 s, and its start."""
+
+_UNSTARTED_REASON = (
+    "it was announced for ten minutes, and no run served it: see whether memwal_due or the DAG of "
+    "the table is paused or fails, and whether scheduler and workers run"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +60,8 @@ class DueTables:
         By default that of ``$MEMWAL_CATALOG_URL``, opened with the first poll.
     read_options : callable
         Resolves a reference to storage options, without blocking the event loop.
+    shard, shards : int
+        Only the tables of this one of the shards, see :func:`shard_of`.
     """
 
     def __init__(
@@ -61,12 +69,17 @@ class DueTables:
         *,
         catalog: Catalog | None = None,
         read_options: OptionsReader = read_options_async,
+        shard: int = 0,
+        shards: int = 1,
     ) -> None:
         self._catalog = catalog
+        self._shard = shard
+        self._shards = shards
         self._read_options = read_options
         self._polls: TablePolls | None = None
         self._options: dict[str, tuple[float, Mapping[str, str]]] = {}
         self._due: dict[str, DueTable | None] = {}
+        self._unstarted: set[str] = set()
 
     async def poll(self) -> Mapping[str, DueTable]:
         """Start the polls whose time has come, and return the due jobs that finished ones found.
@@ -81,7 +94,7 @@ class DueTables:
             polls = self._polls = self._polls or TablePolls(
                 catalog,
                 storage_options=self._options_of,
-                select=lambda table: table.starts_when_due,
+                select=self._is_polled,
                 refresh_seconds=REFRESH_SECONDS,
             )
             await polls.turn()
@@ -98,12 +111,36 @@ class DueTables:
         self._due = {name: due for name, due in self._due.items() if name in polls.tables}
         return {name: due for name, due in self._due.items() if due is not None}
 
+    async def record_unstarted(self, tables: set[str]) -> None:
+        """Record for due tables that no run starts, and take back what is recorded for others.
+
+        Does nothing while it is known. Never raises: it is tried again at the next call.
+        """
+        catalog, polls = self._catalog, self._polls
+        if catalog is None or polls is None:
+            return
+        recorded = self._unstarted | (polls.failures.tables(START_JOB) & set(polls.tables))
+        try:
+            for name in tables - recorded:
+                await asyncio.to_thread(
+                    catalog.backoffs.record_failure, name, START_JOB, _UNSTARTED_REASON
+                )
+            for name in recorded - tables:
+                await asyncio.to_thread(catalog.backoffs.clear_failure, name, START_JOB)
+        except Exception as error:
+            logger.warning("Tables that no run starts are not recorded: %s", error)
+        else:
+            self._unstarted = tables
+
     def close(self) -> None:
         """End the polls; the threads end with the requests that they wait for."""
         if self._polls is not None:
             self._polls.close()
         if self._catalog is not None:
             self._catalog.close()
+
+    def _is_polled(self, table: ManagedTable) -> bool:
+        return table.starts_when_due and shard_of(table.name, self._shards) == self._shard
 
     async def _options_of(self, table: ManagedTable) -> Mapping[str, str]:
         """Return the options of a table, read for all tables of a reference once in a while."""
@@ -117,8 +154,17 @@ class DueTables:
         return options
 
 
+def shard_of(table: str, shards: int) -> int:
+    """Return the shard of a table, the same in every process."""
+    return zlib.crc32(table.encode()) % shards
+
+
 def _due_table(catalog: Catalog, failures: FailureTracker, survey: Survey) -> DueTable | None:
-    """Return the due jobs of a table that do not back off; None without one."""
+    """Return the due jobs of a table that do not back off; None without one.
+
+    A job that succeeded after the survey is left out: what it did is not in the survey. The next
+    poll reads whether it is due again.
+    """
     name = survey.table.name
     jobs = {
         job: due.reason
@@ -130,6 +176,12 @@ def _due_table(catalog: Catalog, failures: FailureTracker, survey: Survey) -> Du
     runs = catalog.latest_runs(table=name).get(name)
     if runs is None:
         return DueTable(jobs=jobs)
+    for job, run in runs.succeeded.items():
+        seen = survey.last_runs.get(job)
+        if run.finished_at is not None and (seen is None or seen < run.finished_at):
+            jobs.pop(job, None)
+    if not jobs:
+        return None
     return DueTable(
         jobs=jobs,
         succeeded={job: run.run_id for job, run in runs.succeeded.items()},

@@ -655,7 +655,7 @@ def test_what_no_task_came_back_for_is_cleaned_up_after_a_week(
     eight_days = time.time() - 8 * 86400
     os.utime(results / "a-1.json", (eight_days, eight_days))
 
-    dag = fleet_dag.build_fleet_dag()
+    dag = fleet_dag.build_fleet_dags()["memwal_fleet"]
     found = dag.get_task("clean_up").python_callable()
     assert found == {"results": 1, "pods": 1}
     assert [pod.exists for pod in (old, young, runs, foreign)] == [False, True, True, True]

@@ -2,21 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from memwal_airflow.assets import due_asset
+from memwal_airflow.assets import watched_asset
+from memwal_airflow.triggers import due as due_module
 from memwal_airflow.triggers import due_tables as due_tables_module
 from memwal_airflow.triggers.due import (
+    EVENT_SECONDS,
     FIRST_REPEAT_SECONDS,
     LAST_REPEAT_SECONDS,
+    UNSTARTED_SECONDS,
     Announcements,
-    TableDueTrigger,
+    Announcer,
+    TablesDueTrigger,
 )
-from memwal_airflow.triggers.due_tables import DueTable, DueTables
+from memwal_airflow.triggers.due_tables import DueTable, DueTables, shard_of
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError
@@ -122,51 +125,127 @@ def test_a_job_that_fails_starts_fewer_and_fewer_runs(
     assert announced <= 12
 
 
+# -- what one event names
+
+
+def test_an_event_names_what_is_due_and_the_next_one_what_came_since(clock: Clock) -> None:
+    announcer = Announcer(clock=clock)
+    flights, ships = due("merge", succeeded={"merge": 7}), due("gc")
+    assert announcer.wanted({"flights": flights}) == {
+        "flights": {"jobs": {"merge": "a limit"}, "succeeded": {"merge": 7}}
+    }
+    both = {"flights": flights, "ships": ships}
+    clock.seconds += EVENT_SECONDS - 1
+    assert announcer.wanted(both) == {}
+    clock.seconds += 1
+    assert set(announcer.wanted(both)) == {"ships"}
+    assert announcer.wanted({}) == {}
+
+
+def test_an_event_that_was_lost_is_sent_again(clock: Clock) -> None:
+    announcer = Announcer(clock=clock)
+    times = []
+    for _ in range(100):
+        if announcer.wanted({"flights": due("merge")}):
+            times.append(clock.seconds)
+        clock.seconds += 1
+    assert times == [100, 100 + FIRST_REPEAT_SECONDS, 100 + 3 * FIRST_REPEAT_SECONDS]
+
+
+def test_an_event_has_a_size_and_the_next_one_the_rest(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_module, "MAX_TABLES", 2)
+    announcer = Announcer(clock=clock)
+    tables = {name: due("merge") for name in "abcde"}
+    named = []
+    for _ in range(4):
+        named.append(sorted(announcer.wanted(tables)))
+        clock.seconds += EVENT_SECONDS
+    assert named == [["a", "b"], ["c", "d"], ["e"], []]
+
+
+def test_a_table_that_is_announced_in_vain_is_unstarted(clock: Clock) -> None:
+    announcer = Announcer(clock=clock)
+
+    def follow(due_tables: Mapping[str, DueTable], *, seconds: float) -> set[str]:
+        for _ in range(int(seconds)):
+            announcer.wanted(due_tables)
+            clock.seconds += 1
+        return announcer.unstarted()
+
+    both = {"flights": due("merge"), "ships": due("merge")}
+    assert follow(both, seconds=UNSTARTED_SECONDS - 1) == set()
+    assert follow(both, seconds=2) == {"flights", "ships"}
+    both["flights"] = due("merge", running=True)
+    assert follow(both, seconds=2) == {"ships"}
+    both["ships"] = due("merge", succeeded={"merge": 1})
+    assert follow(both, seconds=2) == set()
+    assert follow({}, seconds=2 * UNSTARTED_SECONDS) == set()
+
+
 # -- the trigger
 
 
-async def stream(*items: Mapping[str, DueTable]) -> AsyncIterator[Mapping[str, DueTable]]:
-    for item in items:
-        yield item
+def test_the_arguments_of_a_trigger_name_no_table() -> None:
+    (watcher,) = watched_asset(1, shards=3).watchers
+    assert watcher.trigger.serialize() == (
+        "memwal_airflow.triggers.due.TablesDueTrigger",
+        {"shard": 1, "shards": 3},
+    )
+    assert len({watched_asset(shard, shards=3).uri for shard in range(3)}) == 3
 
 
-def events(table: str, *items: Mapping[str, DueTable]) -> list[Any]:
-    async def collect() -> list[Any]:
-        trigger = TableDueTrigger(table=table)
-        return [event.payload async for event in trigger.filter_shared_stream(stream(*items))]
+def first_event(*, shard: int = 0, shards: int = 1) -> Any:
+    async def read() -> Any:
+        events = TablesDueTrigger(shard=shard, shards=shards).run()
+        try:
+            return (await asyncio.wait_for(anext(events), 120)).payload
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
 
-    return asyncio.run(collect())
-
-
-def test_a_trigger_announces_its_own_table() -> None:
-    both = {"flights": due("merge"), "ships": due("gc")}
-    assert events("flights", both, both) == [{"jobs": {"merge": "a limit"}}]
-    assert events("trains", both) == []
+    return asyncio.run(read())
 
 
-def test_all_tables_share_one_stream_and_arguments_never_change() -> None:
-    triggers = [TableDueTrigger(table=name) for name in ("a", "b")]
-    assert len({trigger.shared_stream_key() for trigger in triggers}) == 1
-    path, arguments = triggers[0].serialize()
-    assert arguments == {"table": "a"}
-    assert path == "memwal_airflow.triggers.due.TableDueTrigger"
-    (watcher,) = due_asset("a").watchers
-    assert watcher.trigger.serialize() == (path, arguments)
-
-
-def test_the_stream_goes_on_when_nothing_can_be_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+def test_one_event_names_all_tables_that_are_due(
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception would end the triggers of all tables at once."""
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'none' / 'catalog.db'}")
-    monkeypatch.setattr("memwal_airflow.triggers.due.POLL_SECONDS", 0.01)
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        catalog.register(name, uri=backlog.uri, policy=EAGER)
+    polled = due_tables_module.DueTables.poll
+
+    async def all_at_once(tables: DueTables) -> Mapping[str, DueTable]:
+        found = await polled(tables)
+        return found if len(found) == len(names) else {}
+
+    monkeypatch.setattr(due_tables_module.DueTables, "poll", all_at_once)
+    monkeypatch.setattr(due_module, "POLL_SECONDS", 0.01)
+    told = first_event()["tables"]
+    assert set(told) == set(names)
+    assert "merge" in told["t0"]["jobs"]
+
+
+def test_the_trigger_goes_on_while_the_catalog_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, backlog: Any
+) -> None:
+    """An exception would cost its memory of what it announced."""
+    url = f"sqlite:///{tmp_path / 'catalog.db'}"
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
+    monkeypatch.setattr(due_module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(due_tables_module, "REFRESH_SECONDS", 0.0)
 
     async def follow() -> None:
-        shared = TableDueTrigger.open_shared_stream({"table": "a"})
-        assert inspect.isasyncgen(shared)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(anext(shared), 1)
+        events = TablesDueTrigger().run()
+        coming = asyncio.ensure_future(anext(events))
+        done, _ = await asyncio.wait([coming], timeout=0.5)
+        assert not done
+        with contextlib.closing(Catalog(url)) as catalog:
+            catalog.migrate()
+            catalog.register("flights", uri=backlog.uri, policy=EAGER)
+        event = await asyncio.wait_for(coming, 120)
+        assert set(event.payload["tables"]) == {"flights"}
+        await events.aclose()  # type: ignore[attr-defined]
 
     asyncio.run(follow())
 
@@ -246,6 +325,31 @@ def test_a_running_job_and_the_last_success_are_told(backlog: Any, catalog: Cata
     run(catalog, work)
 
 
+def test_a_job_that_succeeded_after_the_look_is_not_announced(
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run and what it did are in the catalog and the table, and not in the survey."""
+    catalog.register("flights", uri=backlog.uri, policy=EAGER)
+    served(catalog, backlog, "gc")
+    looked = due_tables_module._due_table
+    seen: list[DueTable | None] = []
+
+    def serve_first(catalog: Catalog, *rest: Any) -> DueTable | None:
+        if not seen:
+            served(catalog, backlog, "merge")
+        seen.append(looked(catalog, *rest))
+        return seen[-1]
+
+    monkeypatch.setattr(due_tables_module, "_due_table", serve_first)
+
+    async def work(polls: Polls) -> None:
+        # The merge that is recorded here left the backlog: it is due by the next look.
+        await polls.until(lambda found: "flights" in found and "merge" in found["flights"].jobs)
+
+    run(catalog, work)
+    assert seen[0] is None or "merge" not in seen[0].jobs
+
+
 def test_a_job_between_two_tries_is_served(backlog: Any, catalog: Catalog) -> None:
     """A run that started then would wait behind the tries, and begin three more."""
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
@@ -306,3 +410,51 @@ def test_options_of_a_reference_are_read_once_for_all_its_tables(
     )
     assert set(read) == {"airflow:lake"}
     assert len(read) <= 3
+
+
+def test_each_table_is_looked_at_in_one_shard(backlog: Any, catalog: Catalog) -> None:
+    names = {f"t{number}" for number in range(12)}
+    for name in names:
+        catalog.register(name, uri=backlog.uri, policy=EAGER, storage_options_ref="airflow:lake")
+    looked_at = []
+    for shard in range(2):
+        expected = {name for name in names if shard_of(name, 2) == shard}
+
+        async def polled(polls: Polls, expected: set[str] = expected) -> set[str]:
+            return set(await polls.until(lambda found: expected <= set(found)))
+
+        looked_at.append(run(catalog, polled, read_options=no_options, shard=shard, shards=2))
+    assert looked_at[0] | looked_at[1] == names
+    assert not looked_at[0] & looked_at[1]
+    assert all(looked_at)
+
+
+async def no_options(_: str | None) -> dict[str, str]:
+    return {}
+
+
+def test_tables_that_no_run_starts_are_recorded_until_one_does(
+    backlog: Any, catalog: Catalog
+) -> None:
+    for name in ("flights", "ships"):
+        catalog.register(name, uri=backlog.uri, policy=EAGER)
+
+    def recorded() -> list[tuple[str, str, int]]:
+        return [(f.table, f.job, f.attempts) for f in catalog.backoffs.failed_jobs()]
+
+    async def follow(polls: Polls) -> None:
+        await polls.until(lambda found: set(found) == {"flights", "ships"})
+        for _ in range(3):
+            await polls.tables.record_unstarted({"flights", "ships"})
+        assert recorded() == [("flights", "start", 1), ("ships", "start", 1)]
+        await polls.tables.record_unstarted({"ships"})
+        assert recorded() == [("ships", "start", 1)]
+
+    async def follow_anew(polls: Polls) -> None:
+        """As the trigger of another triggerer."""
+        await polls.until(lambda found: set(found) == {"flights", "ships"})
+        await polls.tables.record_unstarted(set())
+        assert recorded() == []
+
+    run(catalog, follow)
+    run(catalog, follow_anew)
