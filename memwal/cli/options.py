@@ -97,15 +97,11 @@ CatalogUrl = Annotated[
 Uri = Annotated[
     str, Argument(metavar="TABLE", help="Address of the table: a path, s3://, gs:// or az://.")
 ]
-NameOrUri = Annotated[
-    str,
-    Argument(
-        metavar="TABLE",
-        help="Name of a managed table, or an address: a path, s3://, gs:// or az://. A name that "
-        "is in the catalog means that table; ./NAME is a folder.",
-        autocompletion=table_names,
-    ),
-]
+TABLE_HELP = (
+    "Name of a managed table, or an address: a path, s3://, gs:// or az://. A name that is in the "
+    "catalog means that table; ./NAME is a folder."
+)
+NameOrUri = Annotated[str, Argument(metavar="TABLE", help=TABLE_HELP, autocompletion=table_names)]
 Name = Annotated[
     str, Argument(metavar="NAME", help="Name of the managed table.", autocompletion=table_names)
 ]

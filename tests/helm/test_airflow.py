@@ -34,6 +34,7 @@ DOCUMENTED: dict[str, type] = {
     "volumes": list,
     "volumeMounts": list,
     "dagProcessor.enabled": bool,
+    "triggerer.replicas": int,
     **{
         f"{part}.{name}": kind
         for part in ("scheduler", "workers", "triggerer", "apiServer", "dagProcessor")

@@ -6,23 +6,38 @@ repair a table as well.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from memwal.boundary.text import age, plural, size, timestamp
-from memwal.cli.options import CatalogUrl, NameOrUri, Regions, managed_table, open_table
+from memwal.cli.options import (
+    TABLE_HELP,
+    CatalogUrl,
+    NameOrUri,
+    Regions,
+    locate_named,
+    managed_table,
+    open_table,
+    table_names,
+)
 from memwal.cli.output import Output, print_line, print_records, print_table
 from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.fleet import Survey
     from memwal.jobs.status import RegionBacklog, TableStatus
-    from memwal.jobs.table.store_check import Diagnosis
+    from memwal.jobs.table.store_check import Diagnosis, StoreCheck
     from memwal.jobs.verify import RepairAction, VerifyReport
     from memwal.storage.location import TableLocation
 
@@ -232,18 +247,62 @@ def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None
             print_line("a dry run: nothing was repaired; --yes repairs")
 
 
-def doctor(table: TableLocation) -> Output:
-    """Check whether a store is fit for tables, with advice for each failed check.
+def doctor(
+    table: Annotated[
+        str | None,
+        Argument(metavar="TABLE", help=TABLE_HELP, autocompletion=table_names),
+    ] = None,
+    airflow: Annotated[
+        bool,
+        Option(
+            "--airflow",
+            help="Check whether the triggerers of Airflow have the seats that the tables of the "
+            "catalog need; on a machine of Airflow.",
+        ),
+    ] = False,
+    *,
+    storage: Storage,
+    url: CatalogUrl = None,
+) -> Output:
+    """Check whether a store is fit for tables, or Airflow; with advice for each failed check.
 
     The table need not exist.
     Checks permissions, put-if-absent under a small race, clocks, latencies, Lance's own commits,
     and where credentials come from; about four hundred small requests. Deletes again what it
     writes. Ends with 1 when there are errors.
     """
-    from memwal.jobs.table.store_check import diagnose
+    from memwal.jobs.table.store_check import Diagnosis, diagnose
 
-    diagnosis = diagnose(table)
+    if (table is None) is not airflow:
+        raise InvalidInputError("name the TABLE whose store is checked, or give --airflow")
+    if table is None:
+        diagnosis = Diagnosis("Airflow", _airflow_checks(url))
+    else:
+        diagnosis = diagnose(locate_named(table, url, storage)[0])
     return Output(diagnosis, partial(_print_diagnosis, diagnosis), failed=bool(diagnosis.errors))
+
+
+def _airflow_checks(url: str | None) -> tuple[StoreCheck, ...]:
+    """Return the checks that a process of Airflow prints, in its last line."""
+    from memwal.jobs.table.store_check import CheckState, StoreCheck
+
+    with requires_extra("airflow"):
+        if find_spec("airflow") is None:
+            raise ModuleNotFoundError("No module named 'airflow'", name="airflow")
+    done = subprocess.run(
+        [sys.executable, "-m", "memwal_airflow.seats"],
+        env={**os.environ, **({"MEMWAL_CATALOG_URL": url} if url else {})},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise InvalidInputError(
+            "Airflow's settings, its database or the catalog cannot be read here, see the error "
+            "above; run this on a machine of Airflow, such as that of the scheduler"
+        )
+    checks = json.loads(done.stdout.splitlines()[-1])
+    return tuple(StoreCheck(**{**check, "state": CheckState(check["state"])}) for check in checks)
 
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:

@@ -88,7 +88,10 @@ EVERYTHING: dict[str, Any] = {
     },
     "prometheus": OPERATOR,
     "dashboard": {"enabled": True, "annotations": {"grafana_folder": "memwal"}},
-    "airflow": {"settings": {"verify_tables_per_day": 10, "notify_conn_id": "slack"}},
+    "airflow": {
+        "settings": {"verify_tables_per_day": 10, "notify_conn_id": "slack", "due_watchers": 2},
+        "triggerer": {"replicas": 2, "capacity": 1_000_000},
+    },
     "tests": {
         "verify": {
             "table": "s3://lake/flights.lance",

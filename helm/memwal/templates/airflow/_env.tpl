@@ -10,6 +10,7 @@ stay in the folder of Airflow's chart.
     (dict "name" "memwal" "classpath" $bundle "kwargs" (dict "path" "/opt/memwal/dags")) | toJson)
   "MEMWAL_CATALOG_SNAPSHOT" (include "memwal.snapshotPath" .)
   "AIRFLOW__MEMWAL__SPARK_APPS_FOLDER" "/opt/memwal/spark_apps"
+  "AIRFLOW__TRIGGERER__CAPACITY" (.Values.airflow.triggerer.capacity | int64 | toString)
 -}}
 {{- if .Values.spark.enabled -}}
 {{- $found = mergeOverwrite $found (dict

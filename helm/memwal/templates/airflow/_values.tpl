@@ -96,11 +96,12 @@ dagProcessor:
   extraInitContainers:
     {{- include "memwal.snapshotContainer" . | nindent 4 }}
   {{- with include "memwal.airflowIdentity" . | trim }}{{ . | nindent 2 }}{{ end }}
-{{- if include "memwal.airflowIdentity" . }}
-{{- range list "triggerer" "apiServer" }}
-{{ . }}:
-  {{- with include "memwal.airflowIdentity" $ | trim }}{{ . | nindent 2 }}{{ end }}
-{{- end }}
+triggerer:
+  replicas: {{ .Values.airflow.triggerer.replicas }}
+  {{- with include "memwal.airflowIdentity" . | trim }}{{ . | nindent 2 }}{{ end }}
+{{- with include "memwal.airflowIdentity" . | trim }}
+apiServer:
+  {{- . | nindent 2 }}
 {{- end }}
 {{- end }}
 
