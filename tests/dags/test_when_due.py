@@ -127,41 +127,42 @@ def _after(polls: int) -> Callable[[], bool]:
 
 
 def test_what_airflow_loses_is_made_good(place: Place) -> None:
-    """A paused DAG, a dead triggerer, a dead scheduler, two triggerers."""
+    """Paused DAGs, a dead triggerer, a dead scheduler, two triggerers."""
     airflow = place.airflow
     place.backlog(0)
     place.wait_merged(100)
 
-    airflow.pause(DAG_ID)
-    place.backlog(100)
-    place.wait(_after(10), "let events be lost")
-    airflow.pause(DAG_ID, paused=False)
-    place.wait_merged(200)
+    for number, dag_id in enumerate((DAG_ID, "memwal_due"), 1):
+        airflow.pause(dag_id)
+        place.backlog(100 * number)
+        place.wait(_after(10), "let events be lost")
+        airflow.pause(dag_id, paused=False)
+        place.wait_merged(100 * number + 100)
 
     airflow.kill("triggerer")
-    place.backlog(200)
-    place.wait(_after(5), "miss it")
-    airflow.restart("triggerer")
-    place.wait_merged(300)
-
-    airflow.kill("scheduler")
     place.backlog(300)
     place.wait(_after(5), "miss it")
-    airflow.restart("scheduler")
+    airflow.restart("triggerer")
     place.wait_merged(400)
+
+    airflow.kill("scheduler")
+    place.backlog(400)
+    place.wait(_after(5), "miss it")
+    airflow.restart("scheduler")
+    place.wait_merged(500)
 
     # Both poll, and each of what they announce twice is merged once.
     with second_triggerer(airflow):
         place.wait(_after(15), "start the second")
-        place.backlog(400)
-        place.wait_merged(500)
+        place.backlog(500)
+        place.wait_merged(600)
     place.wait_idle()
     merged = [
         run.result["metrics"]["generations"]
         for run in place.catalog.runs(job="merge", limit=1_000)
         if run.state is RunState.SUCCEEDED and run.result is not None
     ]
-    assert sum(merged) == 20
+    assert sum(merged) == 24
 
 
 def test_a_table_that_cannot_be_read_stops_no_other(place: Place, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ POLL_SECONDS = 1.0
 EVENT_SECONDS = 5.0
 """Shortest pause between two events: each starts a run, and so a process."""
 
-MAX_TABLES = 500
-"""Tables of one event: Airflow records the updates of their assets in one transaction."""
+MAX_TABLES = 100
+"""Tables of one event: a single request, of five seconds at most, updates all of their assets."""
 
 FIRST_REPEAT_SECONDS = 30.0
 LAST_REPEAT_SECONDS = 600.0

@@ -1,0 +1,86 @@
+"""A triggerer of few seats serves more tables than it has seats, and users' own tasks."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow_demo.standalone import AirflowStandalone
+
+import memwal
+from memwal.catalog import Policy, RunState
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TABLES = 60
+SEATS = 8
+SETTINGS = {
+    "triggerer": {"capacity": str(SEATS)},
+    # Without Spark: how a run starts is what this test is about.
+    "memwal": {"local_below_bytes": str(1 << 30), "fleet_schedule": "none"},
+}
+POLICY = Policy(
+    poll_seconds=5,
+    merge_at_generations=1,
+    merge_at_age_seconds=1e9,
+    index_at_generations=1_000,
+    index_at_age_seconds=1e9,
+    snapshot_at_age_seconds=1e9,
+    gc_interval_seconds=1e9,
+)
+OF_A_USER = """
+from datetime import timedelta
+from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
+from airflow.sdk import DAG
+with DAG("of_a_user", schedule=None, is_paused_upon_creation=False):
+    TimeDeltaSensor(task_id="waits", delta=timedelta(seconds=5), deferrable=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_more_tables_than_seats(tmp_path: Path, registered: Any) -> None:
+    registered.write(*range(100))
+    registered.table.merge()
+    registered.table.build_indexes()
+    registered.table.build_snapshot()
+    collected = registered.table.collect_garbage()
+    registered.write(*range(50, 150))
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "of_a_user.py").write_text(OF_A_USER)
+    for name in ("memwal_tables.py", "memwal_fleet.py"):
+        (dags / name).symlink_to(REPOSITORY / "dags" / name)
+    tables = {}
+    for number in range(TABLES):
+        name = f"t{number:02}"
+        uri = tmp_path / f"{name}.lance"
+        shutil.copytree(registered.table.uri, uri)
+        tables[name] = memwal.open(str(uri))
+        registered.catalog.register(name, uri=str(uri), policy=POLICY)
+        with registered.catalog.record_run(name, "gc") as run:
+            run.finish(collected)
+    with AirflowStandalone(
+        tmp_path / "airflow", dags_folder=dags, env=registered.env, settings=SETTINGS
+    ) as airflow:
+        airflow.wait_dag("of_a_user")
+        run_id = airflow.trigger("of_a_user")
+
+        def merged() -> set[str]:
+            runs = registered.catalog.runs(job="merge", state=RunState.SUCCEEDED, limit=1_000)
+            return {run.table for run in runs}
+
+        airflow.wait(lambda: merged() == set(tables), timeout=1_500, what="merge every table")
+        assert airflow.wait_run("of_a_user", run_id) == "success"
+        database = f"file:{airflow.home / 'airflow.db'}?mode=ro"
+        with closing(sqlite3.connect(database, uri=True)) as connection:
+            (watchers,) = connection.execute("SELECT count(*) FROM asset_watcher").fetchone()
+    assert watchers == 1
+    for table in tables.values():
+        assert table.base().dataset.count_rows() == 150
+    failed = registered.catalog.runs(state=RunState.FAILED)
+    assert [(run.table, run.job, run.error) for run in failed] == []
+    assert registered.catalog.backoffs.failed_jobs() == []
