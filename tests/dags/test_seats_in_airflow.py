@@ -1,4 +1,4 @@
-"""A triggerer of few seats serves more tables than it has seats, and users' own tasks."""
+"""Triggerers of few seats serve more tables than they have seats, and users' own tasks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TABLES = 60
 SEATS = 8
 SETTINGS = {
-    "triggerer": {"capacity": str(SEATS)},
-    # Without Spark: how a run starts is what this test is about.
-    "memwal": {"local_below_bytes": str(1 << 30), "fleet_schedule": "none"},
+    "triggerer": {"capacity": str(SEATS), "triggerer_health_check_threshold": "20"},
+    "memwal": {
+        "due_watchers": "2",
+        "fleet_schedule": "none",
+        # Without Spark: how a run starts is what this test is about.
+        "local_below_bytes": str(1 << 30),
+    },
 }
 POLICY = Policy(
     poll_seconds=5,
@@ -42,7 +46,8 @@ with DAG("of_a_user", schedule=None, is_paused_upon_creation=False):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_more_tables_than_seats(tmp_path: Path, registered: Any) -> None:
+def test_more_tables_than_seats_and_a_triggerer_that_dies(tmp_path: Path, registered: Any) -> None:
+    """The other one takes over its share of the tables."""
     registered.write(*range(100))
     registered.table.merge()
     registered.table.build_indexes()
@@ -66,6 +71,8 @@ def test_more_tables_than_seats(tmp_path: Path, registered: Any) -> None:
     with AirflowStandalone(
         tmp_path / "airflow", dags_folder=dags, env=registered.env, settings=SETTINGS
     ) as airflow:
+        arguments = ["triggerer", "--skip-serve-logs"]
+        airflow._processes["triggerer-2"] = airflow._spawn("triggerer-2", arguments)
         airflow.wait_dag("of_a_user")
         run_id = airflow.trigger("of_a_user")
 
@@ -73,12 +80,14 @@ def test_more_tables_than_seats(tmp_path: Path, registered: Any) -> None:
             runs = registered.catalog.runs(job="merge", state=RunState.SUCCEEDED, limit=1_000)
             return {run.table for run in runs}
 
+        airflow.wait(lambda: len(merged()) >= TABLES // 4, timeout=1_000, what="merge some tables")
+        airflow.kill("triggerer-2")
         airflow.wait(lambda: merged() == set(tables), timeout=1_500, what="merge every table")
         assert airflow.wait_run("of_a_user", run_id) == "success"
         database = f"file:{airflow.home / 'airflow.db'}?mode=ro"
         with closing(sqlite3.connect(database, uri=True)) as connection:
             (watchers,) = connection.execute("SELECT count(*) FROM asset_watcher").fetchone()
-    assert watchers == 1
+    assert watchers == 2
     for table in tables.values():
         assert table.base().dataset.count_rows() == 150
     failed = registered.catalog.runs(state=RunState.FAILED)
