@@ -52,7 +52,7 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks at the DAG runs: Airflow takes processor time to answer."""
 READY_SECONDS = 0.5
 """Seconds between two questions whether Airflow is ready."""
-DUE_SECONDS = 3.0
+DUE_SECONDS = 6.0
 """Seconds within which Airflow starts a run of what is due."""
 STOP_SECONDS = 2.0
 """Seconds that Airflow and Spark have to end by themselves."""

@@ -129,6 +129,8 @@ class Announcer:
             self._waiting.setdefault(name, (now, due[name].succeeded))
         if announced:
             self._next_at = now + EVENT_SECONDS
+            for name in [n for n, table in self._tables.items() if n not in due and table.is_over]:
+                del self._tables[name]
         return announced
 
     def unstarted(self) -> set[str]:
@@ -160,6 +162,12 @@ class Announcements:
         self._succeeded: Mapping[str, int] = {}
         self._jobs: Collection[str] = ()
         self._pause = FIRST_REPEAT_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the longest pause is over: whatever is due would be announced."""
+        last = self._announced_at
+        return last is None or self._clock() - last >= LAST_REPEAT_SECONDS
 
     def is_wanted(self, due: DueTable) -> bool:
         """Return whether to announce now; True counts as announced."""

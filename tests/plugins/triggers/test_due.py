@@ -152,6 +152,14 @@ def test_an_event_that_was_lost_is_sent_again(clock: Clock) -> None:
     assert times == [100, 100 + FIRST_REPEAT_SECONDS, 100 + 3 * FIRST_REPEAT_SECONDS]
 
 
+def test_tables_that_are_gone_are_forgotten(clock: Clock) -> None:
+    announcer = Announcer(clock=clock)
+    for number in range(100):
+        assert announcer.wanted({f"t{number}": due("merge")})
+        clock.seconds += LAST_REPEAT_SECONDS / 4
+    assert len(announcer._tables) <= 5
+
+
 def test_an_event_has_a_size_and_the_next_one_the_rest(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
