@@ -79,13 +79,15 @@ _MERGES: Final = ("_memwal/merges/*",)
 # Rows that an index cannot hold.
 _UNINDEXABLE: Final = ("_memwal/unindexable/*",)
 _MARKS: Final = ("_memwal_regions/*",)
+# After each commit of a region's manifest. Without this right, changes are found later.
+_TRACE: Final = ("_memwal/changed",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
 
 _COLLECTION: Final = (
     *_LIST_AND_READ,
     Permission(Action.CREATE, (*_MANIFESTS, *_APPLIED_STEPS, *_MARKS)),
-    Permission(Action.PUT, (*_HINTS, *_ORPHAN_MARKS)),
+    Permission(Action.PUT, (*_HINTS, *_TRACE, *_ORPHAN_MARKS)),
     Permission(
         Action.DELETE,
         (
@@ -111,7 +113,7 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
     Role.WRITER: (
         *_LIST_AND_READ,
         Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_APPLIED_STEPS, *_MARKS)),
-        Permission(Action.PUT, (*_HINTS, *_GENERATIONS, *_ABANDONED)),
+        Permission(Action.PUT, (*_HINTS, *_TRACE, *_GENERATIONS, *_ABANDONED)),
     ),
     Role.MERGER: (
         *_LIST_AND_READ,
@@ -136,7 +138,7 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_COMMIT,
         # For a region without a flush for a long time, it records the position of the log.
         Permission(Action.CREATE, (*_MANIFESTS, *_MARKS)),
-        Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS)),
+        Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_TRACE)),
     ),
     Role.COLLECTOR: _COLLECTION,
     Role.CLEANER: (
@@ -148,7 +150,10 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_COMMIT,
         # To quarantine rows of a log it claims the region, which writes a fence into the log.
         Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_MARKS)),
-        Permission(Action.PUT, ("_indices/*", "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
+        Permission(
+            Action.PUT,
+            ("_indices/*", "_transactions/*", *_STAGED, *_HINTS, *_TRACE, *_GENERATIONS),
+        ),
     ),
     Role.ADMINISTRATOR: (
         *_LIST_AND_READ,

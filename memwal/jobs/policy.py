@@ -261,9 +261,15 @@ class Policy(JsonRecord):
     )
     poll_seconds: float = seconds(
         10.0,
-        "Pause between two looks at a table with the schedule ``@due``. A look at a table that has "
-        "not changed costs one request for the base table and one for each region, and on local "
-        "disks none: at 10 s, 16 regions make about 6,500 requests an hour.",
+        "Shortest pause between two looks at a table with the schedule ``@due``. A look at a table "
+        "that has not changed is two HEAD requests, and on local disks none.",
+        low=1,
+    )
+    untraced_poll_seconds: float = seconds(
+        900.0,
+        "How late a change by another client than memwal, or by a process that died, is noticed "
+        "in an object store: after a tenth of the time since the last such change, and after so "
+        "long at most. Each time costs one request for each region, or a listing.",
         low=1,
     )
     # Readers rely for so long on a manifest that they read.

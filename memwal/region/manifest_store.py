@@ -39,6 +39,7 @@ from memwal.format.paths import (
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
+from memwal.region.change_trace import leave_trace
 from memwal.storage.object_store import ObjectInfo, ObjectStore, create_settled
 from memwal.util.clock import boot_seconds
 from memwal.util.concurrency import map_parallel
@@ -238,6 +239,7 @@ class RegionManifestStore:
 
     def _confirm(self, version: int) -> None:
         """Verify that a new version was created at the end of the history, and update the hint."""
+        leave_trace(self._store)
         stored = self._read_hint_bytes()
         hint = _parse_hint(stored)
         if not self._has_predecessor(version) or self._was_trimmed(version, hint):

@@ -254,7 +254,8 @@ class CloudStore(ObjectStore):
         return self._root + object_store.check_key(key)
 
     def _info(self, meta: ObjectMeta) -> ObjectInfo:
-        return ObjectInfo(meta["path"][len(self._root) :], meta["size"], meta["last_modified"])
+        key = meta["path"][len(self._root) :]
+        return ObjectInfo(key, meta["size"], meta["last_modified"], meta["e_tag"])
 
     def _calling(
         self, action: str, key: str, *, writes: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -38,6 +38,8 @@ class ObjectInfo:
     key: str  # Relative to the root of the table.
     size: int  # Bytes.
     modified: datetime  # Last change by the clock of the store, in UTC.
+    # Changes with the content, unless the store gives none; local files have none.
+    e_tag: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

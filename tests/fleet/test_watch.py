@@ -10,15 +10,19 @@ import lance
 import pytest
 from support.data.policies import IDLE
 from support.data.tables import folder, numbered
+from support.oracles import native
+from support.stores.faulty_store import FaultyStore, FaultyStores
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.errors import MemWalError
+from memwal.errors import MemWalError, StoreAccessError
 from memwal.fleet import watch as watch_module
 from memwal.fleet.watch import Reading, TableWatch
-from memwal.format.paths import region_dir
+from memwal.format.paths import CHANGE_TRACE_KEY, region_dir
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.policy import MAX_REUSE_SECONDS
+from memwal.region import change_trace
+from memwal.region.change_trace import wait_for_traces
 from memwal.storage.local import LocalStore
 
 
@@ -261,3 +265,129 @@ def test_on_a_local_disk_a_poll_at_an_idle_table_opens_no_file(
 
 def _unexpected(*arguments: object, **options: object) -> object:
     raise AssertionError("a file was opened")
+
+
+UNTRACED = replace(IDLE, untraced_poll_seconds=300)
+
+
+class Remote(Watched):
+    """A table in an object store that has been idle for hours."""
+
+    def __init__(self, table: memwal.Table, catalog: Catalog, clock: Clock) -> None:
+        super().__init__(table, catalog)
+        self.clock = clock
+
+    def fresh_after(self, *, every: float = 60.0) -> float:
+        """Poll until the status is read again, and return how many seconds that took."""
+        started = self.clock.seconds
+        while True:
+            self.clock.seconds += every
+            if self.poll(later=self.clock.seconds - 1_000).is_fresh:
+                return self.clock.seconds - started
+
+
+@pytest.fixture
+def store(faults: FaultyStores, flights: Watched) -> FaultyStore:
+    return faults.of(flights.table.location)
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
+    monkeypatch.setattr(change_trace, "PAUSE_SECONDS", 0)
+    return FaultyStores(monkeypatch, durable=False, remote=True)
+
+
+@pytest.fixture
+def remote(faults: FaultyStores, flights: Watched, clock: Clock) -> Remote:
+    flights.catalog.update("flights", policy=UNTRACED)
+    remote = Remote(memwal.open(flights.table.uri), flights.catalog, clock)
+    remote.poll()
+    while clock.seconds < 10_000:
+        remote.fresh_after()
+    return remote
+
+
+def test_a_look_at_an_object_store_is_two_requests(
+    remote: Remote, store: FaultyStore, clock: Clock
+) -> None:
+    for _ in range(3):
+        clock.seconds += 60
+        store.clear()
+        assert not remote.poll().is_fresh
+        assert [operation for operation, _ in store.calls] == ["head", "head"]
+
+
+def test_two_requests_find_what_writers_of_ours_did(
+    remote: Remote, store: FaultyStore, clock: Clock
+) -> None:
+    for write in (_flush, _append_to_the_base_table, _flush):
+        write(remote)
+        assert wait_for_traces(60)
+        store.clear()
+        clock.seconds += 60
+        assert remote.poll().is_fresh
+        look = store.calls[: store.calls.index(("head", CHANGE_TRACE_KEY), 1)]
+        assert [operation for operation, _ in look] in (["head"], ["head", "head"])
+        assert not remote.poll().is_fresh
+
+
+def test_a_change_without_a_trace_is_found_by_a_round(remote: Remote) -> None:
+    """And so are the next ones, sooner: the client that made it may go on."""
+    region = remote.table.region_ids()[0]
+    assert remote.fresh_after() == MAX_REUSE_SECONDS
+    native.writer(remote.table, region)
+    assert remote.fresh_after() == UNTRACED.untraced_poll_seconds
+    for _ in range(2):
+        native.writer(remote.table, region)
+        assert remote.fresh_after() == 60
+    for _ in range(4):
+        assert remote.fresh_after() == MAX_REUSE_SECONDS
+    native.writer(remote.table, region)
+    assert remote.fresh_after() == 300
+
+
+def test_a_new_region_without_a_trace_is_found_by_a_round(remote: Remote) -> None:
+    assert remote.fresh_after() == MAX_REUSE_SECONDS
+    entry = folder(remote.table) / region_dir(uuid4()) / "wal" / "0.arrow"
+    entry.parent.mkdir(parents=True)
+    entry.touch()
+    assert remote.fresh_after() == 300
+
+
+def test_log_entries_without_a_manifest_are_found_by_a_round(remote: Remote) -> None:
+    assert remote.fresh_after() == MAX_REUSE_SECONDS
+    with remote.table.writer() as writer:
+        writer.claim()
+        assert wait_for_traces(60)
+        assert remote.fresh_after() == 60
+        writer.upsert(numbered(0, 1, n=9))
+        assert remote.fresh_after() == 300
+
+
+def test_what_a_process_that_died_before_its_trace_committed_is_found_by_a_round(
+    remote: Remote, store: FaultyStore
+) -> None:
+    assert remote.fresh_after() == MAX_REUSE_SECONDS
+    store.fail("put", CHANGE_TRACE_KEY, StoreAccessError("no"), times=100)
+    _flush(remote)
+    assert remote.fresh_after() == 300
+
+
+def test_two_writers_leave_two_traces(remote: Remote, clock: Clock) -> None:
+    first, second = remote.table, memwal.open(remote.table.uri)
+    for number, table in enumerate((first, second, first)):
+        table.upsert(numbered(0, 1, n=number))
+        assert wait_for_traces(60)
+        clock.seconds += 60
+        assert remote.poll().is_fresh
+
+
+def test_a_process_that_paused_does_not_rely_on_the_absence_of_a_next_version(
+    remote: Remote, store: FaultyStore, clock: Clock
+) -> None:
+    """Meanwhile it can have been written and trimmed."""
+    clock.seconds += 130
+    store.clear()
+    assert not remote.poll().is_fresh
+    assert store.count("list", "_mem_wal") == 1
+    assert store.count("head", "_versions/*") == 2

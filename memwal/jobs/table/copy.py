@@ -55,6 +55,7 @@ from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.lance_manifest import without_base_paths
 from memwal.format.paths import (
     BLOB_SUFFIX,
+    CHANGE_TRACE_KEY,
     generation_dir,
     manifest_key,
     parse_wal_name,
@@ -112,7 +113,8 @@ def copy_table(
     if f"{target.uri}/".startswith(f"{source.uri}/"):
         raise InvalidInputError(f"{target} is inside the table to copy; choose another address")
     target.store.expect_new_table()
-    if next(iter(target.store.list("")), None) is not None:
+    # A process that wrote to a table that was here may leave a trace after it was deleted.
+    if any(info.key != CHANGE_TRACE_KEY for info in target.store.list("")):
         raise TableSetupError(
             f"something is stored at {target}; copy to another address, or delete it if it is the "
             "rest of a copy that died"

@@ -32,7 +32,7 @@ from memwal.errors import (
     MemWalError,
     TableSetupError,
 )
-from memwal.format.paths import wal_key
+from memwal.format.paths import CHANGE_TRACE_KEY, wal_key
 from memwal.jobs.table import copy as table_copy
 from memwal.jobs.table.copy import copy_table
 from memwal.region.manifest_store import read_manifests
@@ -247,6 +247,15 @@ def test_a_tag_that_is_taken_away_ends_the_copy(
         copy_table(table.location, target)
     with pytest.raises(MemWalError):
         memwal.open(target.uri)
+
+
+def test_a_late_trace_of_a_table_that_was_deleted_is_in_the_way_of_no_copy(
+    table: memwal.Table, tmp_path: Path
+) -> None:
+    late = tmp_path / "gone" / CHANGE_TRACE_KEY
+    late.parent.mkdir(parents=True)
+    late.touch()
+    assert table.copy_to(tmp_path / "gone").job == "copy"
 
 
 def test_nothing_is_copied_over(table: memwal.Table, make_table: MakeTable) -> None:
