@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -254,6 +255,37 @@ class TestForever:
             until(lambda: base_state(table) == dict.fromkeys(range(20), 7))
             until(lambda: {one.state for one in catalog.runs()} == {RunState.SUCCEEDED})
         assert base_state(table) == dict.fromkeys(range(20), 7)
+
+    def test_what_another_process_did_meanwhile_is_not_done_again(
+        self, catalog: Catalog, managed: Managed
+    ) -> None:
+        table = managed()
+        catalog.update("flights", policy=replace(catalog.get("flights").policy, schedule=1.0))
+        done: list[str] = []
+        changes = itertools.count(1)
+
+        def runner(_: ManagedTable) -> TaskRunner:
+            def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+                table.build_snapshot()
+                return run_in_process(tasks, function)
+
+            return run
+
+        def options(_: ManagedTable) -> None:
+            """Change the table after the last due job, so that it is polled; then stop."""
+            if "gc" in done:
+                table.set_writer_defaults(max_memtable_rows=next(changes))
+                if next(changes) > 3:
+                    fleet.stop()
+
+        fleet = Fleet(
+            catalog,
+            runner=runner,
+            storage_options=options,
+            on_outcome=lambda outcome: done.append(outcome.job),
+        )
+        fleet.run_forever(every=0.1)
+        assert done == ["merge", "gc"]
 
     def test_a_catalog_that_does_not_answer_is_waited_for(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch

@@ -439,6 +439,18 @@ def test_a_conflict_that_never_ends_is_reported(
     assert merged(table) == 0
 
 
+def test_commits_that_change_no_row_are_no_conflict(table: memwal.Table) -> None:
+    flush(table, {1: 1})
+    calls = itertools.count()
+
+    def guard() -> None:
+        table.base().dataset.create_scalar_index("n", "BTREE", name=f"n{next(calls)}")
+
+    assert merge(table.location, MergeOptions(guard=guard)).commits == 1
+    assert next(calls) == 1
+    check_merged(table, {1: 1})
+
+
 @pytest.mark.parametrize(
     ("commit_bytes", "each"),
     [
