@@ -126,9 +126,13 @@ def test_a_file_that_lost_its_end_is_not_committed(
     expected = state(table)
     store = faults.of(table.location)
     store.act("get", cut_new_files(table, pattern, size), key=STAGED, times=1_000)
+    data = folder(table) / "data"
+    before = set(data.iterdir())
 
     with pytest.raises(LostWriteError):
         JOBS[job](table)
+    if job == "compact":
+        assert set(data.iterdir()) == before
     assert bad_files(table) == []
     assert state(table) == expected
 
