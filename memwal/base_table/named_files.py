@@ -20,11 +20,12 @@ while it decodes has decoded in vain.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import lance
@@ -99,26 +100,41 @@ class StoredObject:
 
 
 def find_bad_files(
-    store: ObjectStore, files: Iterable[NamedFile], *, folder: str = ""
+    store: ObjectStore,
+    files: Iterable[NamedFile],
+    *,
+    folder: str = "",
+    listed: Mapping[str, int] = MappingProxyType({}),
 ) -> list[BadFile]:
     """Return the files that are missing or were not written whole.
 
     ``folder`` is that of the data set, below the table; empty for the table itself. Costs a request
     per file, or two if its size is not stated. On a store that is not local they run in parallel.
+    A file that has its stated size in ``listed``, bytes by key, is whole and costs none.
     """
     prefix = f"{folder}/" if folder else ""
-    checks = [partial(_check, store, prefix, file) for file in files]
+    checks = [
+        partial(_check, store, prefix, file)
+        for file in files
+        if file.size is None or listed.get(prefix + file.key) != file.size
+    ]
     results = [check() for check in checks] if store.is_local else run_all(checks)
     return [bad for result in results for bad in result]
 
 
 def check_new_files(
-    store: ObjectStore, manifest: bytes, *, folder: str = "", before: bytes | None = None
+    store: ObjectStore,
+    manifest: bytes,
+    *,
+    folder: str = "",
+    before: bytes | None = None,
+    listed: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
     """Look at the files that a manifest names and its predecessor ``before`` does not.
 
-    Returns the manifest to commit, see :func:`_correct_segments`. Raises LostWriteError if one of
-    the files, or the manifest itself, was not written whole.
+    For ``listed`` see :func:`find_bad_files`. Returns the manifest to commit, see
+    :func:`_correct_segments`. Raises LostWriteError if one of the files, or the manifest itself,
+    was not written whole.
     """
     try:
         manifest = _correct_segments(store, manifest, folder, before)
@@ -128,7 +144,7 @@ def check_new_files(
     if before is not None:
         named_before = set(named_files(before))
         files = [file for file in files if file not in named_before]
-    refuse(find_bad_files(store, files, folder=folder))
+    refuse(find_bad_files(store, files, folder=folder, listed=listed))
     return manifest
 
 

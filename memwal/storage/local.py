@@ -249,12 +249,22 @@ class LocalStore(ObjectStore):
         folder = self._folder_path(prefix)
         if not self._durable:
             return
+        # Content first, then names, then the names of the folders above: a durable name never
+        # points to content that is not durable.
         with _translated("sync", folder):
-            # Content first, then names, then the names of the folders above: a durable name never
-            # points to content that is not durable.
-            sync_folder(folder)
-            self._folders.forget_ancestors(folder)
-            self._folders.ensure(folder)
+            held = None if self._hold is None else self._hold.place(folder)
+            if held is None:
+                sync_folder(folder)
+                self._folders.forget_ancestors(folder)
+                self._folders.ensure(folder)
+                return
+            # The name of a held folder was durable before anything in it was acknowledged.
+            with held:
+                sync_folder(held.path)
+                above = held.path
+                while above != held.base:
+                    above = _folder_of(above)
+                    fsync_folder(above)
 
     def keeps_versions(self, key: str) -> bool | None:
         return False

@@ -216,7 +216,7 @@ def test_a_panic_in_lance_during_a_flush(
     class PanicException(BaseException):
         pass
 
-    def panic(*_: Any) -> None:
+    def panic(*_: Any, **__: Any) -> None:
         raise PanicException("not aligned")
 
     with table.writer() as writer:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import lance
 import pyarrow as pa
 from lance.dataset import LanceOperation
-from lance.fragment import FragmentMetadata, write_fragments
+from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
 from lance.schema import LanceSchema
 
 from memwal.base_table.blobs import write_options
@@ -36,7 +36,7 @@ from memwal.base_table.named_files import (
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.bloom import BloomFilter
+from memwal.format.bloom import FILTER_BYTES
 from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.lance_manifest import make_nullable, replace_field_id
 from memwal.format.paths import (
@@ -51,7 +51,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.inputs.dictionaries import divide_by_values
-from memwal.lsm.flush.key_index import KEY_INDEX_FILES, NewestKeys, write_key_index
+from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRowStream, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
 from memwal.region.rows import stored_schema
@@ -77,31 +77,33 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRowStream) -> lance.Lan
     Raises OSError and ValueError of pylance.
     """
     lance_arguments = base.location.lance_arguments()
-    version = base.dataset.data_storage_version
     stored = stored_schema(base.stored_schema, base.primary_key)
-    fragments = [
-        fragment
-        for part in divide_by_values(rows.reader(), stored)
-        for fragment in write_fragments(
-            part,
-            uri,
-            mode="create",
-            data_storage_version=_OLDEST_VERSION
-            if version in VERSIONS_WITHOUT_NULL_STRUCTS
-            else version,
-            max_rows_per_file=_MAX_ROWS,
-            max_bytes_per_file=_MAX_BYTES,
-            **lance_arguments,
-            **write_options(stored),
-        )
-    ]
     schema = _schema_with_base_ids(base)
     # Lance numbers the fields of a new dataset in the order of its columns, regardless of the
     # schema. The ids differ only if columns of the base table were dropped or moved; a second
     # commit then sets them.
     written = LanceSchema.from_pyarrow(stored)
     new_id = dict(zip(_field_ids(written.fields()), _field_ids(schema.fields()), strict=True))
-    if all(old == new for old, new in new_id.items()):
+    is_numbered = all(old == new for old, new in new_id.items())
+    version = base.dataset.data_storage_version
+    is_old = version in VERSIONS_WITHOUT_NULL_STRUCTS
+    file_arguments = {
+        "mode": "create",
+        "data_storage_version": _OLDEST_VERSION if is_old else version,
+        **lance_arguments,
+    }
+    limits = {"max_rows_per_file": _MAX_ROWS, "max_bytes_per_file": _MAX_BYTES}
+    blob_options = write_options(stored)
+    # The first way lists no versions of the new data set. It takes the ids of fields from their
+    # metadata, which not all nested fields have.
+    is_flat = is_numbered and len(new_id) == len(stored) and not blob_options
+    fragments: list[FragmentMetadata] = []
+    for part in divide_by_values(rows.reader(), stored):
+        if is_flat:
+            fragments.append(LanceFragment.create(uri, part, **file_arguments))
+        else:
+            fragments += write_fragments(part, uri, **limits, **file_arguments, **blob_options)
+    if is_numbered:
         overwrite = LanceOperation.Overwrite(schema, fragments)
         return lance.LanceDataset.commit(uri, overwrite, **lance_arguments)
     overwrite = LanceOperation.Overwrite(written, fragments)
@@ -164,6 +166,8 @@ def write_generation(
     generation: int,
     contents: GenerationRows | pa.Table,
     indexes: Sequence[MaintainedIndex],
+    *,
+    held: ObjectStore | None = None,
 ) -> FlushedGeneration:
     """Write the newest row of each key into a new folder, complete and durable.
 
@@ -171,6 +175,11 @@ def write_generation(
     Needs memory for all keys and a few batches, besides ``contents``: at least one stored row,
     oldest first. Columns of ``base`` are matched by field id. It may be newer than ``contents``: a
     column that was dropped since is left out, with its index, and one that was added is null.
+    ``held`` is the store that holds the folder of the region, whose name is durable then.
+
+    Nothing is durable before the sync, which is the only one: each file and each folder once, then
+    the name of the new folder. A process or machine that dies before it ends leaves an orphan in
+    any state, of which nothing is named. The caller names the generation after this returns.
 
     Returns the entry for the region's manifest.
 
@@ -191,16 +200,17 @@ def write_generation(
     base.require_mem_wal()
     name = generation_name(generation, secrets.token_hex(4))
     folder = generation_dir(region_id, name)
-    location, store = base.location, base.location.store
+    location, store = base.location, held or base.location.store
     if isinstance(contents, pa.Table):
         contents = TableRows(contents, base.primary_key)
     newest = NewestKeys.of(contents.keys())
     rows = NewestRowStream(contents, newest.positions, base)
     uri = location.child(folder)
+    sizes: dict[str, int | None] = {}
     try:
         dataset = write_dataset(base, uri, rows)
         if base.primary_key:
-            write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
+            sizes = write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
         version = build_generation_indexes(location, folder, dataset, indexes, rows=rows.rows)
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
@@ -214,10 +224,10 @@ def write_generation(
     sized_filter = rows.filters.sized_filter()
     if sized_filter is not None:
         # Not among the files that are looked at below: a reader ignores one that is not whole.
-        store.put(f"{folder}/{SIZED_FILTER_NAME}", sized_filter)
-    store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
+        location.store_without_fsync.put(f"{folder}/{SIZED_FILTER_NAME}", sized_filter)
+    location.store_without_fsync.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
     store.sync(folder)
-    check_generation_files(store, folder, version, has_keys=bool(base.primary_key))
+    check_generation_files(store, folder, version, key_index=sizes)
     refuse(find_bad_blobs(store, dataset, folder=folder))
     decode_dictionaries(dataset, uri)
     return FlushedGeneration(
@@ -230,21 +240,26 @@ def write_generation(
 
 
 def check_generation_files(
-    store: ObjectStore, folder: str, version: int, *, has_keys: bool = True
+    store: ObjectStore, folder: str, version: int, *, key_index: Mapping[str, int | None]
 ) -> None:
     """Raise LostWriteError if a file of a generation is missing or was not written whole.
 
-    ``version`` is the newest version of its data set. ``has_keys``: its table has a primary key.
+    ``version`` is the newest version of its data set. ``key_index`` has the bytes of each file of
+    the key index by name, None for a size that is not known; empty without a primary key.
+
+    An object store stores an object whole or not at all: a listing shows files of the right size.
     """
     manifest = f"{folder}/{table_manifest_keys(version)[0]}"
-    sidecar = [NamedFile(f"{PK_INDEX_DIR}/{name}", FileKind.LANCE) for name in KEY_INDEX_FILES]
-    bloom = f"{folder}/{BLOOM_FILTER_NAME}"
+    others = [
+        NamedFile(BLOOM_FILTER_NAME, FileKind.PLAIN, size=FILTER_BYTES),
+        *(
+            NamedFile(f"{PK_INDEX_DIR}/{name}", FileKind.LANCE, size=size)
+            for name, size in key_index.items()
+        ),
+    ]
+    listed = {} if store.is_local else {info.key: info.size for info in store.list(folder)}
     try:
-        check_new_files(store, store.get(manifest), folder=folder)
-        if has_keys:
-            refuse(find_bad_files(store, sidecar, folder=folder))
-        BloomFilter.from_bytes(store.get(bloom))
+        check_new_files(store, store.get(manifest), folder=folder, listed=listed)
     except ObjectNotFoundError as error:
         refuse([BadFile(folder, str(error))])
-    except CorruptDataError as error:
-        refuse([BadFile(bloom, str(error))])
+    refuse(find_bad_files(store, others, folder=folder, listed=listed))

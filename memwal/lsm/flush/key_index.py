@@ -17,8 +17,6 @@ PAGE_ROWS = 8192
 
 PAGES: Final = "page_data.lance"
 DIRECTORY: Final = "page_lookup.lance"
-KEY_INDEX_FILES: Final = (PAGES, DIRECTORY)
-"""Names of the files of a key index, in the order in which they are written."""
 
 _FILE_VERSION = "2.0"
 
@@ -60,10 +58,12 @@ class NewestKeys:
         )
 
 
-def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) -> None:
+def write_key_index(
+    location: TableLocation, folder: str, newest: NewestKeys
+) -> dict[str, int | None]:
     """Write the key index of a generation, a BTREE from key to row number.
 
-    Raises OSError and ValueError of pylance.
+    Returns the bytes of each of its files by name. Raises OSError and ValueError of pylance.
     """
     keys = newest.keys
     data_schema = pa.schema(
@@ -71,9 +71,9 @@ def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) ->
     )
     rows = pa.array(newest.rows.view(np.uint64))
     pages = pa.table([keys, rows], schema=data_schema).to_batches(max_chunksize=PAGE_ROWS)
-    with _open_file(location, f"{folder}/{PAGES}", data_schema) as file:
+    with _open_file(location, f"{folder}/{PAGES}", data_schema) as page_file:
         for page in pages:
-            file.write_batch(page)
+            page_file.write_batch(page)
     lookup_schema = pa.schema(
         [
             pa.field("min", keys.type),
@@ -93,10 +93,11 @@ def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) ->
         ],
         schema=lookup_schema,
     )
-    with _open_file(location, f"{folder}/{DIRECTORY}", lookup_schema) as file:
-        file.add_schema_metadata("batch_size", str(PAGE_ROWS))
-        file.add_schema_metadata("range_partitioned", "false")
-        file.write_batch(lookup)
+    with _open_file(location, f"{folder}/{DIRECTORY}", lookup_schema) as directory:
+        directory.add_schema_metadata("batch_size", str(PAGE_ROWS))
+        directory.add_schema_metadata("range_partitioned", "false")
+        directory.write_batch(lookup)
+    return {PAGES: page_file.size_bytes, DIRECTORY: directory.size_bytes}
 
 
 def _open_file(location: TableLocation, path: str, schema: pa.Schema) -> LanceFileWriter:

@@ -103,7 +103,8 @@ class NewestRowStream:
         self._primary_key = base.primary_key
         self._is_aligned = contents.schema.equals(self.schema, check_metadata=True)
         self.filters = FilterBuilder(len(positions))  # Of the keys that were read so far.
-        align_rows(contents.schema.empty_table(), self.schema)
+        if not self._is_aligned:
+            align_rows(contents.schema.empty_table(), self.schema)
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a reader of the rows. To be called once."""

@@ -49,7 +49,7 @@ class NewestBase:
         with self._lock:
             if self._base is None or self._opened_at <= since:
                 began = time.monotonic()
-                self._base = open_base(self._location, find_open=self._find_open)
+                self._base = open_base(self._location, seen=self._base)
                 self._opened_at = began
             return self._base
 
@@ -57,11 +57,6 @@ class NewestBase:
         """Open the version anew for the next flush: one that failed may have met another table."""
         with self._lock:
             self._opened_at = -math.inf
-
-    def _find_open(self, version: int, digest: bytes) -> BaseTable | None:
-        base = self._base
-        is_open = base is not None and (base.version, base.digest) == (version, digest)
-        return base if is_open else None
 
 
 class WriterContext:

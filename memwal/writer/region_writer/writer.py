@@ -109,6 +109,7 @@ class RegionWriter:
         # Lock of the region: it guards everything below.
         self._lock = threading.Condition()
         self._failure = FailureLatch()
+        self._store = store  # holds the folders of the region
         self._claimed = claimed = ClaimedRegion(store, claim.manifest)
         self._log_queue = LogQueue(
             self._lock,
@@ -364,6 +365,7 @@ class RegionWriter:
                 sealed.generation,
                 contents,
                 maintained_indexes(base),
+                held=self._store,
             )
             self._claimed.publish_generation(sealed, write)
         except BaseException as error:

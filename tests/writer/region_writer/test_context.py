@@ -12,32 +12,33 @@ import pytest
 from support.data.tables import MakeTable, keys, rows
 
 import memwal
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.writer.region_writer import context
 from memwal.writer.region_writer.context import NewestBase
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list of the data sets that are opened from now on."""
-    found: list[str] = []
-    opening = lance.LanceDataset.__init__
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[BaseTable]:
+    """Return a list of the versions that are asked for from now on."""
+    found: list[BaseTable] = []
 
-    def spied(dataset: lance.LanceDataset, uri: str, *others: Any, **options: Any) -> None:
-        found.append(uri)
-        opening(dataset, uri, *others, **options)
+    def spied(*arguments: Any, **options: Any) -> BaseTable:
+        found.append(open_base(*arguments, **options))
+        return found[-1]
 
-    monkeypatch.setattr(lance.LanceDataset, "__init__", spied)
+    monkeypatch.setattr(context, "open_base", spied)
     return found
 
 
 def test_a_version_serves_flushes_whose_rows_were_complete_before(
-    table: memwal.Table, opened: list[str]
+    table: memwal.Table, opened: list[BaseTable]
 ) -> None:
     newest = NewestBase(table.location)
     began = time.monotonic()
     first = newest.open(since=-math.inf)
     assert newest.open(since=began - 1) is first
     assert len(opened) == 1
-    # Opened again, and the same version.
+    # Asked for again, and the same version.
     assert newest.open(since=time.monotonic()) is first
     assert len(opened) == 2
     lance.dataset(table.uri).add_columns(pa.schema([pa.field("more", pa.int64())]))
@@ -45,7 +46,9 @@ def test_a_version_serves_flushes_whose_rows_were_complete_before(
     assert "more" in newest.open(since=time.monotonic()).schema.names
 
 
-def test_a_flush_that_failed_opens_the_version_anew(table: memwal.Table, opened: list[str]) -> None:
+def test_a_flush_that_failed_opens_the_version_anew(
+    table: memwal.Table, opened: list[BaseTable]
+) -> None:
     newest = NewestBase(table.location)
     newest.open(since=-math.inf)
     newest.forget()
