@@ -25,10 +25,9 @@ from urllib.parse import unquote
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import ConflictError, LinkRefusedError, ObjectNotFoundError
-from memwal.region.manifest_store import parallel_reads
+from memwal.region.manifest_store import read_each
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
-from memwal.util.concurrency import map_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +94,7 @@ def _read_all(store: ObjectStore, keys: Sequence[str]) -> list[Ref]:
             # Deleted since.
             return []
 
-    found = map_parallel(read, keys, threads=parallel_reads(store))
-    return [ref for refs in found for ref in refs]
+    return [ref for refs in read_each(store, read, keys) for ref in refs]
 
 
 def find_lost_refs(version: int, stored: Collection[int], refs: Iterable[Ref]) -> dict[Ref, str]:

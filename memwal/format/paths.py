@@ -8,6 +8,7 @@ of a store that partitions by prefix (spec: WAL Storage Layout, Region Manifest 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from uuid import UUID
 
 from memwal.errors import CorruptDataError, InvalidInputError
@@ -84,6 +85,8 @@ def region_dir(region_id: UUID) -> str:
     return f"{MEM_WAL_DIR}/{region_id}"
 
 
+# A table has the same regions each time that they are listed.
+@lru_cache(maxsize=1 << 14)
 def parse_region_name(name: str) -> UUID | None:
     """Return the region whose folder has this name; None if it is not the folder of a region."""
     try:

@@ -41,9 +41,8 @@ from memwal.lsm.indexes.catchup import (
 from memwal.lsm.indexes.unusable import find_unusable
 from memwal.lsm.wal.log import find_tip
 from memwal.reader.sources.cache import LruCache, cache_budget, cached_bytes
-from memwal.region.manifest_store import parallel_reads
+from memwal.region.manifest_store import read_each
 from memwal.storage.location import TableLocation
-from memwal.util.concurrency import map_parallel
 
 _MAX_CACHED_GENERATIONS = 100_000
 _MAX_CACHED_TABLES = 10_000
@@ -91,12 +90,12 @@ def read_status(
     latest = {(region_id, manifest.version) for region_id, manifest in manifests.items()}
     lost = lost_progress(found.marks, base.details.merged)
     now = clock()
-    backlogs = map_parallel(
+    backlogs = read_each(
+        location.store,
         lambda manifest: _backlog(
             location, base, manifest, collection, now, lost.get(manifest.region_id)
         ),
         manifests.values(),
-        threads=parallel_reads(location.store),
     )
     maintained = maintained_index_names(base)
     names = (*maintained, *unmaintained_index_names(base))

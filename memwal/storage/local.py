@@ -6,6 +6,7 @@ import builtins
 import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -157,10 +158,15 @@ class LocalStore(ObjectStore):
         with _translated("look at", path):
             return self._presence.find(partial(local_files.stat_object, path, key), path)
 
-    def is_absent(self, key: str, *, within: str, proof: str) -> bool:
-        folder = self._folder_path(within)
+    def exists_within(self, key: str, *, within: str, proof: str) -> bool:
+        folder, path = self._folder_path(within), self._path(key)
         with _translated("look at", folder):
-            return self._presence.is_absent_within(folder, self._path(key), proof)
+            mode = self._presence.find_within(folder, path, proof)
+            if mode is None and (above := _folder_of(path)) != folder:
+                check_not_broken(above)
+            elif mode is not None and stat.S_ISLNK(mode):
+                check_not_broken(path)
+            return mode is not None
 
     def folder_stamp(self, prefix: str) -> int | None:
         folder = self._folder_path(prefix)

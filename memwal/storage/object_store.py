@@ -146,18 +146,17 @@ class ObjectStore(ABC):
         """Return whether the key exists."""
         return self.head(key) is not None
 
-    def is_absent(self, key: str, *, within: str, proof: str) -> bool:
-        """Return whether an object that was not found is absent, by a second look if need be.
+    def exists_within(self, key: str, *, within: str, proof: str) -> bool:
+        """Return whether a key exists in a folder that must be in its place.
 
         ``within`` is a folder above the object, which may be unmounted, or moved away and back: the
         folder of a region. ``proof`` is a pattern of names in it, one of which exists whenever it
-        is in its place: another process may have begun to write into a folder in its stead. A local
-        store looks for the object from that folder, and returns False if it finds it now. Object
-        stores cannot lose a folder for a moment, and return True without a request.
+        is in its place: another process may have begun to write into a folder in its stead. Object
+        stores cannot lose a folder for a moment, and do without both.
 
-        Raises ObjectNotFoundError if the folder is not in its place.
+        Raises ObjectNotFoundError if a local folder is not in its place.
         """
-        return True
+        return self.exists(key)
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -46,10 +46,9 @@ from memwal.jobs.gc.wal import collect_log, collect_manifests
 from memwal.jobs.job import Guard, guarded, run_in_process, shares
 from memwal.jobs.options import GcOptions
 from memwal.jobs.progress import Unit, run_tasks
-from memwal.region.manifest_store import RegionManifestStore, discover_regions
+from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_each
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
-from memwal.util.concurrency import map_parallel
 
 # Before each group of so many regions, tags and branches are checked for changes.
 _REGIONS_PER_CHECK = 64
@@ -185,7 +184,7 @@ def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> CollectionTally:
                 location.store.barrier()
             context = replace(context, pins=pins.of_regions(task.regions))
         group = task.regions[start : start + _REGIONS_PER_CHECK]
-        for outcome in map_parallel(partial(_collect_region, context), group):
+        for outcome in read_each(location.store, partial(_collect_region, context), group):
             tally.merge(outcome)
     return tally
 

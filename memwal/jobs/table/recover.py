@@ -39,11 +39,10 @@ from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
 from memwal.lsm.wal.log import lost_log_error
 from memwal.lsm.wal.replay import replay
-from memwal.region.manifest_store import parallel_reads
+from memwal.region.manifest_store import read_each
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import in_seconds
-from memwal.util.concurrency import map_parallel
 from memwal.util.log import safe_error_text
 from memwal.util.retry import MAX_LOST_WRITES, retry_lost_races
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
@@ -122,7 +121,7 @@ def _unflushed_regions(
             return has_no_writer(base, manifest, unflushed, now=now)
         return is_unchanged(store, manifest, unflushed, seconds=in_seconds(min_age), now=now)
 
-    answers = map_parallel(look, manifests.values(), threads=parallel_reads(store))
+    answers = read_each(store, look, manifests.values())
     looks = dict(zip(manifests, answers, strict=True))
     return {region: answer for region, answer in looks.items() if answer is not None}
 

@@ -44,11 +44,10 @@ from memwal.lsm.wal.log import find_tip
 from memwal.region.manifest_store import (
     RegionManifestStore,
     discover_regions,
-    parallel_reads,
+    read_each,
     read_manifests,
 )
 from memwal.storage.location import TableLocation
-from memwal.util.concurrency import map_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -166,8 +165,7 @@ def run_snapshot_task(task: RegionsTask, *, guard: Guard | None = None) -> _Tips
     manifests = read_manifests(task.location.store, task.regions)
     if guard is not None:
         guard()
-    threads = parallel_reads(task.location.store)
-    return map_parallel(partial(_with_tip, task.location), manifests.values(), threads=threads)
+    return read_each(task.location.store, partial(_with_tip, task.location), manifests.values())
 
 
 def _with_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:

@@ -109,42 +109,44 @@ def find_tip(store: ObjectStore, region_id: UUID, *, start: int, is_new: bool = 
     Raises RegionLostError if the folder of the region is not in its place, which a region that
     ``is_new`` does not have yet.
     """
-    taken = start - 1
-    while True:
-        step = 1
-        while store.exists(wal_key(region_id, taken + step)):
-            taken, step = taken + step, step * 2
-        free = taken + step
-        while free - taken > 1:
-            middle = (taken + free) // 2
-            if store.exists(wal_key(region_id, middle)):
-                taken = middle
-            else:
-                free = middle
-        if is_new or is_free(store, region_id, free):
-            return free
-        # The folder of the region was away when the entry was not found.
-        taken = free
+
+    def is_taken(position: int) -> bool:
+        if is_new:
+            return store.exists(wal_key(region_id, position))
+        return has_entry(store, region_id, position)
+
+    taken, step = start - 1, 1
+    while is_taken(taken + step):
+        taken, step = taken + step, step * 2
+    free = taken + step
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        if is_taken(middle):
+            taken = middle
+        else:
+            free = middle
+    return free
 
 
 def is_free(store: ObjectStore, region_id: UUID, position: int) -> bool:
     """Return whether the log of a region has no entry where none was found a moment ago.
 
-    Raises RegionLostError if the folder of the region is not in its place: whether it has the
-    entry cannot be known then. No request to an object store.
+    Raises as :func:`has_entry` does. No request to an object store.
     """
-    try:
-        return store.is_absent(
-            wal_key(region_id, position), within=region_dir(region_id), proof=ANY_MANIFEST
-        )
-    except ObjectNotFoundError as error:
-        raise lost_error(store, [region_id]) from error
+    return not store.is_local or not has_entry(store, region_id, position)
 
 
 def has_entry(store: ObjectStore, region_id: UUID, position: int) -> bool:
-    """Return whether the log of a region has an entry. Raises as :func:`is_free` does."""
+    """Return whether the log of a region has an entry.
+
+    Raises RegionLostError if the folder of the region is not in its place: whether it has the
+    entry cannot be known then.
+    """
     key = wal_key(region_id, position)
-    return store.exists(key) or not is_free(store, region_id, position)
+    try:
+        return store.exists_within(key, within=region_dir(region_id), proof=ANY_MANIFEST)
+    except ObjectNotFoundError as error:
+        raise lost_error(store, [region_id]) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 from weakref import WeakSet
@@ -89,6 +90,8 @@ def _flatten(key: Hashable) -> Iterator[Hashable]:
         yield key
 
 
+# Of a generation, each of its columns and files has a key.
+@lru_cache(maxsize=1 << 14)
 def _tag_of_path(path: str) -> CacheTag | None:
     """Return the tag of the generation or the segment that has this folder or file."""
     match = _GENERATION.fullmatch(path)

@@ -30,6 +30,8 @@ from memwal.util.concurrency import run_all
 
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
+# Lance takes that many rows by their numbers in half the time in which it starts a scan.
+_TAKEN_ROWS: Final = 1_000
 # A generation with larger files is always read as a stream.
 _MAX_FILE_BYTES: Final = 64 << 20
 _KEY_FIELD: Final = b"primary-key"
@@ -102,6 +104,15 @@ def layout_of(source: GenerationSource) -> FragmentLayout:
         )
 
     return read() if source.identity is None else _layouts.get(source.identity, read)
+
+
+def read_columns(source: GenerationSource, names: Sequence[str]) -> pa.Table:
+    """Read columns of a flushed generation, in the order of its rows."""
+    layout = layout_of(source)
+    with lance_errors(f"reading {source.identity}"):
+        if layout.rows <= _TAKEN_ROWS and not layout.has_deletions:
+            return source.dataset.take(range(layout.rows), columns=list(names))
+        return source.dataset.scanner(columns=list(names), scan_in_order=True).to_table()
 
 
 def group_generations(layouts: Mapping[int, FragmentLayout]) -> Iterator[list[int]]:
@@ -237,8 +248,7 @@ def _columns_of(source: GenerationSource, names: Sequence[str]) -> pa.Table | No
         # To find out how large a column of long texts is, all of it would have to be read.
         return None
     if missing:
-        with lance_errors(f"reading {source.identity}"):
-            read = source.dataset.scanner(columns=missing, scan_in_order=True).to_table()
+        read = read_columns(source, missing)
         for name in missing:
             column = read.column(name).combine_chunks()
             kept = (column if column.nbytes <= _MAX_COLUMN_BYTES else None,)

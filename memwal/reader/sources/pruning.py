@@ -379,7 +379,7 @@ class CandidateRegions(NamedTuple):
 
 
 def candidate_regions(
-    location: TableLocation, base: BaseTable | None, keys: KeyBuilder
+    location: TableLocation, base: BaseTable, keys: KeyBuilder
 ) -> CandidateRegions | None:
     """List the regions that may have some keys, with one listing and without reading a manifest.
 
@@ -387,11 +387,10 @@ def candidate_regions(
     does not know in advance may have any key. ``base`` is the newest version that a read has seen;
     the result is valid for versions for which :func:`routes_alike` holds.
 
-    Returns None if only the manifests tell which keys a region may have: no version was seen
-    before, the key does not determine regions that are known in advance, or the table has had
-    several specs.
+    Returns None if only the manifests tell which keys a region may have: the key does not determine
+    regions that are known in advance, or the table has had several specs.
     """
-    if base is None or len(base.details.region_specs) != 1:
+    if len(base.details.region_specs) != 1:
         return None
     routing = key_routing(base, base.details.region_specs[0].spec_id)
     if routing is None or routing.regions is None:

@@ -97,20 +97,20 @@ def open_snapshot(
     version of the base table, once a minute, and when a region is missing that was found, shows it.
 
     With ``regions``, only their manifests are read. ``keys`` are those of a lookup: if they
-    determine the regions, no manifest of another region is read. With ``reuse``, manifests that
+    determine the regions, no manifest of another region is read. The first read of a process opens
+    the base table before them to find that out. With ``reuse``, manifests that
     this process read some seconds ago are used if they still are the newest; with ``unchecked``,
     they are used as they are.
 
     Raises TableSetupError without a table, and errors as
     :func:`memwal.base_table.required_regions.check_regions` does.
     """
-    seen = (
-        _newest_seen.use(_location_key(location)) if keys is not None and regions is None else None
-    )
-    keyed = candidate_regions(location, seen, keys) if seen is not None and keys else None
+    before, keyed = _newest_seen.use(_location_key(location)), None
+    if keys is not None and regions is None:
+        before = before or _newest(location)
+        keyed = candidate_regions(location, before, keys)
     candidates = regions if keyed is None else keyed.regions
     # The manifests first: a generation that is merged in between is then in the base table too.
-    before = _newest_seen.use(_location_key(location))
     manifests = read_manifests(location.store, candidates, reuse=reuse, unchecked=unchecked)
     base = _newest(location)
     # Versions only go on: otherwise the table was replaced by another one.
@@ -121,7 +121,7 @@ def open_snapshot(
         forget_manifests(location.store)
         manifests = read_manifests(location.store, candidates)
         base = _newest(location)
-    if seen is not None and keyed is not None and not routes_alike(seen, base):
+    if before is not None and keyed is not None and not routes_alike(before, base):
         # The regions of the keys were determined by a routing that has changed since: read all.
         keyed = None
         manifests = read_manifests(location.store)

@@ -30,7 +30,7 @@ from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import contains, encode_row_set
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource, ReadSources
-from memwal.reader.sources.narrow_columns import FragmentLayout, layout_of
+from memwal.reader.sources.narrow_columns import FragmentLayout, layout_of, read_columns
 from memwal.reader.unreadable_indexes import (
     is_index_damage,
     leave_out,
@@ -126,9 +126,20 @@ def memtable_candidates(part: LiveGenerationRows, base: BaseTable, query: Vector
 
 def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Hits:
     """Find the nearest rows of a generation, through its own index."""
-    source = part.source
+    index = _own_index(part, query)
+    found = _search_dataset(
+        part.source.dataset, query, k=query.candidates, index=index, allowed=part.encoded
+    )
+    addresses = found.column("_rowid").to_numpy()
+    distances = found.column("_distance").to_numpy()
+    rows = part.rows[np.searchsorted(part.addresses, addresses)]
+    return Hits.of(part.number, rows, distances, is_exact=_is_exact(index, query))
+
+
+def _own_index(part: LiveGenerationRows, query: VectorQuery) -> IndexDescription | None:
+    """Return the index of a generation; warn if it has none that it should have."""
     index = find_index(
-        source.dataset.describe_indices(),
+        part.source.dataset.describe_indices(),
         query.column,
         lambda kind: kind.is_vector,
         preferred=() if query.usable_index is None else (query.usable_index.name,),
@@ -137,19 +148,18 @@ def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Hits:
     # Generations have no index over multivectors: Lance cannot maintain one.
     is_expected = query.index is not None and not query.is_multi and part.number != BASE
     if index is None and is_expected:
-        _warn_no_index(source, query.column)
-    found = _search_dataset(
-        source.dataset, query, k=query.candidates, index=index, allowed=part.encoded
-    )
-    addresses = found.column("_rowid").to_numpy()
-    distances = found.column("_distance").to_numpy()
-    rows = part.rows[np.searchsorted(part.addresses, addresses)]
-    return Hits.of(part.number, rows, distances, is_exact=_is_exact(index, query))
+        _warn_no_index(part.source, query.column)
+    return index
 
 
-def read_vectors(source: GenerationSource, column: str) -> pa.Table:
-    """Read the vectors and ``_rowid`` of a generation."""
-    return source.dataset.scanner(columns=[column], with_row_id=True).to_table()
+def read_vectors(part: LiveGenerationRows, query: VectorQuery) -> pa.Table:
+    """Read the vectors and ``_rowid`` of a generation; warn as a search by its index does."""
+    _own_index(part, query)
+    source, layout = part.source, part.layout
+    if layout.has_deletions:
+        return source.dataset.scanner(columns=[query.column], with_row_id=True).to_table()
+    rows = read_columns(source, [query.column])
+    return rows.append_column("_rowid", pa.array(layout.addresses()))
 
 
 def unindexed_candidates(base: BaseTable, part: LiveRows, gap: Gap, query: VectorQuery) -> Hits:

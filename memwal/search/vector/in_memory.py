@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
 _MEMORY_BYTES = 512 << 20
-# The vectors of a generation are read at its third search.
+# The vectors of a generation are read at its third search; fewer bytes of them at the first, which
+# takes less than to search its index.
 _SEARCHES_BEFORE = 2
+_FEW_BYTES = 1 << 20
 # Multiplications that one search spends on sorting rows by partition: about a tenth of a second.
 _LAYOUT_WORK = 1 << 30
 # Generations that need more are searched through their indexes.
@@ -107,8 +109,10 @@ def cached_layouts(
         if layouts[number] is not None:
             continue
         needed = rows.rows * dimension * (len(partitions.centroids) + _READING_WORK)
-        searches = _search_counts.get(name, itertools.count)
-        if work > 0 and needed <= _LONGEST_LAYOUT and next(searches) >= _SEARCHES_BEFORE:
+        is_due = rows.rows * dimension * 4 <= _FEW_BYTES or (
+            next(_search_counts.get(name, itertools.count)) >= _SEARCHES_BEFORE
+        )
+        if is_due and work > 0 and needed <= _LONGEST_LAYOUT:
             work -= needed
             missing.append((number, name, rows))
     tables = run_all([rows.read for _, _, rows in missing])

@@ -94,7 +94,7 @@ def _search_tasks(
             StoredRows(
                 part,
                 part.layout.rows,
-                partial(read_vectors, source, query.column),
+                partial(read_vectors, part, query),
                 partial(generation_candidates, part, query),
             )
         )

@@ -16,7 +16,7 @@ each moment:
 
 The folder of a region may be a disk of its own. Before a reader of a log takes a missing entry for
 the end of the log, or a reader of manifests takes a missing version for one that was never written,
-it makes the same look from the folder of the region: :meth:`TablePresence.is_absent_within`.
+it makes the same look from the folder of the region: :meth:`TablePresence.find_within`.
 """
 
 from __future__ import annotations
@@ -86,31 +86,37 @@ class TablePresence:
                     raise
         raise self._unsettled(folder)
 
-    def is_absent_within(self, folder: str, path: str, proof: str) -> bool:
-        """Return whether a folder of the table has no file at a path below it, as of now.
+    def find_within(self, folder: str, path: str, proof: str) -> int | None:
+        """Return the mode of what a folder of the table has at a path below it; None for nothing.
 
-        The folder is open while the file is looked for, so the answer is right wherever the folder
-        is moved, as it is for the folder of the table. Nothing that matches ``proof`` in it shows
-        that it stands where a folder was moved away or is not mounted: it may have what a process
-        wrote there since.
+        Links are not followed. Both folders, the table's and the one in it, are open during the
+        look, so the answer is right wherever they are moved. Nothing that matches ``proof`` in the
+        folder shows that it stands where one was moved away or is not mounted: it may have what a
+        process wrote there since.
 
         Raises FileNotFoundError then or if it is missing, and StoreUnavailableError as :meth:`find`
         does.
         """
+        table = self._open_table()
+        if table is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         try:
-            opened = os.open(folder, _LISTED_FOLDER)
+            opened = os.open(folder[self._prefix_length :], _LISTED_FOLDER, dir_fd=table)
+            try:
+                name = path[len(folder) + 1 :]
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    return os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode
+                self._check_is_table(table)
+                if not _has_match(opened, proof):
+                    raise FileNotFoundError(errno.ENOENT, "another folder in its place", folder)
+                return None
+            finally:
+                os.close(opened)
         except (FileNotFoundError, NotADirectoryError) as error:
-            self.check_absent(folder)
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder) from error
-        try:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.stat(os.path.relpath(path, folder), dir_fd=opened)
-                return False
-            if not _has_match(opened, proof):
-                raise FileNotFoundError(errno.ENOENT, "another folder in its place", folder)
-            return True
+            self._check_is_table(table)
+            raise FileNotFoundError(errno.ENOENT, error.strerror, folder) from error
         finally:
-            os.close(opened)
+            os.close(table)
 
     def check_absent(self, path: str) -> None:
         """Raise StoreUnavailableError unless the table has nothing at a path that was not found."""
@@ -119,25 +125,35 @@ class TablePresence:
 
     def _status(self, path: str) -> os.stat_result | None:
         """Return the status of a path in the table; None if nothing is there."""
+        table = self._open_table()
+        if table is None:
+            return None
         try:
-            table = os.open(self._root, _FOLDER)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return os.stat(path[self._prefix_length :] or ".", dir_fd=table)
+            self._check_is_table(table)
+            return None
+        finally:
+            os.close(table)
+
+    def _open_table(self) -> int | None:
+        """Open the folder of the table; None if none is there, and none was."""
+        try:
+            return os.open(self._root, _FOLDER)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._was_table:
                 return None
             raise self._away("it was moved or deleted, or its disk is not mounted") from error
+
+    def _check_is_table(self, folder: int) -> None:
+        """Raise StoreUnavailableError if an open folder is not the table's, and one was there."""
         try:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                return os.stat(path[self._prefix_length :] or ".", dir_fd=table)
-            try:
-                os.stat(VERSIONS_DIR, dir_fd=table)
-            except (FileNotFoundError, NotADirectoryError) as error:
-                if self._was_table:
-                    raise self._away("the folder there is not the table's") from error
-            else:
-                self._was_table = True
-            return None
-        finally:
-            os.close(table)
+            os.stat(VERSIONS_DIR, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if self._was_table:
+                raise self._away("the folder there is not the table's") from error
+        else:
+            self._was_table = True
 
     def _away(self, why: str) -> StoreUnavailableError:
         return StoreUnavailableError(

@@ -243,8 +243,8 @@ class StubLog:
     def exists(self, key: str) -> bool:
         return key in self._taken
 
-    def is_absent(self, key: str, *, within: str, proof: str) -> bool:
-        return not self.exists(key)
+    def exists_within(self, key: str, *, within: str, proof: str) -> bool:
+        return self.exists(key)
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         now = datetime.now(UTC)

@@ -611,7 +611,7 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
 
     An object store does not tell it that its own manifest is gone as well.
     """
-    monkeypatch.setattr(FaultyStore, "is_absent", lambda *_, **__: True)
+    monkeypatch.setattr(FaultyStore, "exists_within", lambda store, key, **_: store.exists(key))
 
     def trim() -> None:
         with in_another_process():
@@ -656,7 +656,7 @@ def test_a_process_that_is_paused_before_it_reads_an_entry(
     The process has the base table as it was, and finds neither the entry nor a newer manifest. An
     object store does not tell it that its own manifest is gone too.
     """
-    monkeypatch.setattr(FaultyStore, "is_absent", lambda *_, **__: True)
+    monkeypatch.setattr(FaultyStore, "exists_within", lambda store, key, **_: store.exists(key))
     writer = table.writer()
     writer.upsert(rows({5: 5}))
     assert fresh(table) == {5: 5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import lance
@@ -69,15 +70,18 @@ def test_shows_the_same(
 
 @pytest.fixture
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list of the generations that are scanned from now on."""
+    """Return a list of the generations that are read from now on."""
     found: list[str] = []
-    plain = lance.LanceDataset.scanner
 
-    def scanner(self: Any, *args: Any, **options: Any) -> Any:
-        found.extend([self.uri] * ("_gen_" in self.uri))
-        return plain(self, *args, **options)
+    def count(read: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: Any, *args: Any, **options: Any) -> Any:
+            found.extend([self.uri] * ("_gen_" in self.uri))
+            return read(self, *args, **options)
 
-    monkeypatch.setattr(lance.LanceDataset, "scanner", scanner)
+        return counted
+
+    for name in ("scanner", "take"):
+        monkeypatch.setattr(lance.LanceDataset, name, count(getattr(lance.LanceDataset, name)))
     return found
 
 

@@ -137,17 +137,17 @@ class TestAFolderThatHasAProof:
     @pytest.mark.parametrize("instead", [None, [], ["c/1"]])
     def test_moves(self, root: Path, instead: list[str] | None) -> None:
         store = LocalStore(root)
-        assert store.is_absent("a/b/2", within="a", proof="b/*")
-        assert not store.is_absent("a/b/1", within="a", proof="b/*")
+        assert not store.exists_within("a/b/2", within="a", proof="b/*")
+        assert store.exists_within("a/b/1", within="a", proof="b/*")
         with away_between(root / "a", -1, -1) as calls:
-            store.is_absent("a/b/1", within="a", proof="b/*")
+            store.exists_within("a/b/1", within="a", proof="b/*")
         for first in range(calls.count):
             for last in range(first + 1, calls.count + 3):
                 with (
                     away_between(root / "a", first, last, instead=instead),
                     suppress(ObjectNotFoundError, StoreUnavailableError),
                 ):
-                    assert not store.is_absent("a/b/1", within="a", proof="b/*")
+                    assert store.exists_within("a/b/1", within="a", proof="b/*")
 
     @pytest.mark.parametrize("place", ["missing", "empty", "another"])
     def test_that_is_away(self, root: Path, place: str) -> None:
@@ -158,10 +158,10 @@ class TestAFolderThatHasAProof:
         if place == "another":
             store.put("a/c/1", b"")
         with pytest.raises(ObjectNotFoundError):
-            store.is_absent("a/b/2", within="a", proof="b/*")
+            store.exists_within("a/b/2", within="a", proof="b/*")
 
     def test_of_a_table_that_is_away(self, root: Path) -> None:
         store = LocalStore(root)
         root.rename(root.with_name("away"))
         with pytest.raises(StoreUnavailableError):
-            store.is_absent("a/b/2", within="a", proof="b/*")
+            store.exists_within("a/b/2", within="a", proof="b/*")

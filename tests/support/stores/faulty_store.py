@@ -310,8 +310,10 @@ class FaultyStore(ObjectStore):
     def head(self, key: str) -> ObjectInfo | None:
         return self._call("head", key, lambda: self.inner.head(key))
 
-    def is_absent(self, key: str, *, within: str, proof: str) -> bool:
-        return self.inner.is_absent(key, within=within, proof=proof)
+    def exists_within(self, key: str, *, within: str, proof: str) -> bool:
+        return self._call(
+            "head", key, lambda: self.inner.exists_within(key, within=within, proof=proof)
+        )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._call("list", prefix, lambda: self.inner.list(prefix))
