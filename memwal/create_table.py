@@ -126,7 +126,7 @@ def create(
     given = _schema_of(schema)
     schema = plain_dictionaries(given)
     region_spec = None if region_spec is None else as_region_spec(region_spec)
-    key = _key_columns(primary_key or ())
+    key = () if primary_key is None else _key_columns(primary_key)
     marked = _with_primary_key(schema, key)
     _check_spec(region_spec, key, schema)
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
@@ -173,8 +173,9 @@ def enable(
         created later. Index builds extend the other indexes of the table as well.
     primary_key : str or sequence of str, optional
         Key columns, for a table whose schema has no primary key yet. Columns that may hold nulls
-        are made non-nullable. ``()`` enables MemWAL without a key: see :func:`create`. LanceDB
-        0.40 refuses to query such a table.
+        are made non-nullable. All keys are read once, in bounded memory, as
+        :meth:`memwal.Table.verify` does; several rows of one key are refused. ``()`` enables MemWAL
+        without a key: see :func:`create`. LanceDB 0.40 refuses to query such a table.
 
     Raises
     ------
@@ -183,7 +184,7 @@ def enable(
         or has regions whose spec no stored version has: give it.
     InvalidInputError
         The key, the spec or an index does not fit the table or its regions, or rows have a null in
-        a key column. Nothing was written.
+        a key column, or the same key. Nothing was written.
     ConflictError
         Other commits kept getting in between.
     UnsupportedStoreError
@@ -216,6 +217,9 @@ def enable(
         )
     check_maintainable(base, maintained_indexes or ())
     check_put_if_absent(location.store)
+    if not base.primary_key:
+        _nullable(base, key)
+        _check_distinct(base, key)
     # A process that dies between these commits leaves a table that the next call goes on with.
     base = _without_nulls(base, key)
     if key and not base.primary_key:
@@ -313,21 +317,40 @@ def _key_columns(primary_key: str | Sequence[str]) -> tuple[str, ...]:
     return (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
 
 
+def _nullable(base: BaseTable, key: Sequence[str]) -> list[str]:
+    """Return the nullable ones of some columns; InvalidInputError if a row has a null there."""
+    nullable = [name for name in key if base.schema.field(name).nullable]
+    for name in nullable:
+        rows = base.dataset.to_table([], filter=f"{quoted(name)} IS NULL", with_row_id=True)
+        if rows.num_rows:
+            shown = ", ".join(map(str, rows.column("_rowid").slice(0, _MAX_SHOWN).to_pylist()))
+            raise InvalidInputError(
+                f"key column {name} of {base.location} is null in {rows.num_rows} rows, such as "
+                f"those of row id {shown}: give them a key, or delete them, and enable MemWAL then"
+            )
+    return nullable
+
+
+def _check_distinct(base: BaseTable, key: Sequence[str]) -> None:
+    """Raise InvalidInputError if several rows have one key, which has no nulls.
+
+    A row that another client appends after this is not seen: verify finds it.
+    """
+    from memwal.jobs.verify.base_table import check_repeated_keys
+
+    for repeated in check_repeated_keys(replace(base, primary_key=tuple(key))):
+        raise InvalidInputError(
+            f"{', '.join(key)} is no key of {base.location}: {repeated.text}; name other "
+            "columns, or delete the surplus rows, and enable MemWAL then"
+        )
+
+
 def _without_nulls(base: BaseTable, key: Sequence[str]) -> BaseTable:
     """Make key columns non-nullable. Lance refuses it if a row has a null, or one is appended."""
 
     def forbid() -> BaseTable:
         latest = open_base(base.location)
-        nullable = [name for name in key if latest.schema.field(name).nullable]
-        for name in nullable:
-            rows = latest.dataset.to_table([], filter=f"{quoted(name)} IS NULL", with_row_id=True)
-            if rows.num_rows:
-                shown = ", ".join(map(str, rows.column("_rowid").slice(0, _MAX_SHOWN).to_pylist()))
-                raise InvalidInputError(
-                    f"key column {name} of {base.location} is null in {rows.num_rows} rows, such "
-                    f"as those of row id {shown}: give them a key, or delete them, and enable "
-                    "MemWAL then"
-                )
+        nullable = _nullable(latest, key)
         if not nullable:
             return latest
         changes = [{"path": name, "nullable": False} for name in nullable]
@@ -452,7 +475,7 @@ def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schem
         index = schema.get_field_index(name)
         if index < 0:
             raise InvalidInputError(
-                f"key column {name} does not exist; the schema has {', '.join(schema.names)}"
+                f"key column {name!r} does not exist; the schema has {', '.join(schema.names)}"
             )
         field = schema.field(index)
         check_key_type(field)

@@ -322,6 +322,18 @@ class TestEnable:
         table.merge()
         assert state(table) == {1: 1, 2: 2}
 
+    def test_a_key_that_several_rows_have(self, uri: str) -> None:
+        schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
+        for ids in ({1: 1, 7: 7}, {7: 8, 9: 9}):
+            lance.write_dataset(
+                rows(ids).cast(schema), uri, mode="append" if 9 in ids else "create"
+            )
+        before = everything(uri)
+        with pytest.raises(InvalidInputError, match=r"\(7,\)"):
+            memwal.enable(uri, primary_key="id")
+        assert everything(uri) == before
+        assert memwal.enable(uri, primary_key=["id", "n"]).primary_key == ("id", "n")
+
     def test_with_indexes_it_has(self, uri: str) -> None:
         plain(uri).create_scalar_index("n", "BTREE", name="mine")
         table = memwal.enable(
@@ -334,6 +346,7 @@ class TestEnable:
         [
             pytest.param({}, TableSetupError, id="no key"),
             pytest.param({"primary_key": ["nope"]}, InvalidInputError, id="unknown key"),
+            pytest.param({"primary_key": ""}, InvalidInputError, id="empty key"),
             pytest.param(
                 {"primary_key": ["id"], "maintained_indexes": ["nope"]},
                 InvalidInputError,

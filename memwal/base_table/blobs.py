@@ -138,6 +138,19 @@ def has_external(values: pa.Array, field: pa.Field) -> bool:
     return is_blob_v2(field) and len(blob_parts(values)[1]) > blob_parts(values)[1].null_count
 
 
+def external_uris(rows: pa.Table, column: str, dataset: lance.LanceDataset) -> pa.Array:
+    """Return the addresses of the external blobs of rows of a data set; null for other blobs.
+
+    The rows are those of a scan or, in memory, as they are written.
+    """
+    blobs = single_array(rows.column(column))
+    if is_blob_v2(rows.schema.field(column)):
+        return blob_parts(blobs)[1]
+    if blobs.type != _DESCRIPTION_V2:
+        return pa.nulls(len(blobs), pa.string())
+    return _where(pc.equal(blobs.field("kind"), EXTERNAL), _addresses(blobs, dataset))
+
+
 def own_bytes(values: pa.Array, field: pa.Field) -> pa.Array:
     """Return the bytes of blobs in memory, none of which is external."""
     return blob_parts(values)[0] if is_blob_v2(field) else values

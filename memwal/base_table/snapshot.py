@@ -179,8 +179,9 @@ def open_base(
                 return base
         plain = _check(location, dataset)
     except ObjectNotFoundError as error:
-        stored = _shown_versions(location) if version is not None else ""
-        if stored:
+        # Raises StoreUnavailableError if a table was in its place before, as each read of it does.
+        stored = _shown_versions(location)
+        if stored and version is not None:
             raise TableSetupError(
                 f"version {version} of {location} is not stored; stored are {stored}"
             ) from error
@@ -359,8 +360,8 @@ def data_files(fragment: FragmentMetadata) -> list[DataFile]:
 def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
     """Raise memwal errors for pylance's errors in the block; see :func:`translate_lance_error`.
 
-    ``doing`` begins the messages; ``gone`` is the whole message if a file is not found. For some
-    damaged bytes Lance panics, which in Python is not an ``Exception``.
+    ``doing`` begins the messages; ``gone`` ends that of a file that is not found. For some damaged
+    bytes Lance panics, which in Python is not an ``Exception``.
     """
     try:
         yield
@@ -369,7 +370,7 @@ def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError) as error:
         translated = translate_lance_error(error, doing)
         if gone is not None and isinstance(translated, ObjectNotFoundError):
-            translated = ObjectNotFoundError(gone)
+            translated = ObjectNotFoundError(f"{translated}; {gone}")
         raise translated from error
     except BaseException as error:
         if not is_panic(error):

@@ -41,6 +41,7 @@ from memwal.errors import ArgumentTypeError
 _MIN_INTEGER: Final = -(2**63)
 _MAX_INTEGER: Final = 2**64 - 1
 _MAX_SHOWN_TYPES: Final = 3
+_MAX_SHOWN_NAME: Final = 80
 _TEXTS: Final = (str, bytes, bytearray)
 _CONTAINERS: Final = (
     *(Iterable, Collection, collections.abc.Sequence, collections.abc.Set, Mapping),
@@ -84,9 +85,10 @@ class Arguments:
         for name, value in (*zip(names, args, strict=False), *kwargs.items()):
             check = checks.get(name)
             if check is not None and not check.accepts(value):
-                raise ArgumentTypeError(
-                    f"{self._name}: {name} is {_type_name(value)}; pass {check.expected}"
-                )
+                # Where names are expected, another text is a name that was mistyped, no secret.
+                is_name = isinstance(value, str) and check.expected.startswith("'")
+                given = repr(value[:_MAX_SHOWN_NAME]) if is_name else _type_name(value)
+                raise ArgumentTypeError(f"{self._name}: {name} is {given}; pass {check.expected}")
         if self._closed and (unknown := kwargs.keys() - checks.keys()):
             unexpected = TypeError(f"got an unexpected keyword argument {min(unknown)!r}")
             raise self.binding_error(unexpected, kwargs)

@@ -59,6 +59,9 @@ _TOO_MANY_VALUES = re.compile(
     r"|dictionary indices use \d+ bits"
 )
 
+# The object that is missing, in errors of Lance about disks and about stores.
+_MISSING = re.compile(r"Not found: (.+)|Object at location (.+?) not found")
+
 # Positions in the source code of Lance and its libraries, which end their errors.
 _SOURCE = re.compile(r",?\s*[^\s,]+\.rs:\d+(:\d+)?")
 _MAX_LENGTH = 400
@@ -103,7 +106,9 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     if _ELSEWHERE.search(lowered):
         return TableSetupError(f"{doing}: the bucket is in another region: set aws_region to it")
     if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
-        return ObjectNotFoundError(f"{doing}: not found")
+        missing = _MISSING.search(_shortened(error))
+        name = "" if missing is None else f"{missing[1] or missing[2]} "
+        return ObjectNotFoundError(f"{doing}: {name}not found")
     if _NO_ACCESS.search(lowered):
         return StoreAccessError(
             f"{doing}: access denied; check the credentials of the table, {_lacking_right(text)}; "

@@ -192,6 +192,10 @@ def managed_table(
     from memwal.catalog.records import NAME
 
     if not NAME.fullmatch(name_or_uri):
+        if url is not None:
+            # An address needs no catalog, but one that cannot be is a mistake.
+            with open_catalog(url):
+                pass
         yield None, None
         return
     with ExitStack() as stack:

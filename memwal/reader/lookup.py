@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.base_table.blobs import blob_names, is_blob, with_values
+from memwal.base_table.blobs import blob_names, external_uris, is_blob, with_values
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.bloom import hash_keys
@@ -138,11 +138,34 @@ def open_blobs(sources: ReadSources, keys: pa.Table, column: str) -> list[lance.
             # A key that is given twice gets two files, each with a place of its own.
             at = np.flatnonzero(row_of[wanted] >= 0)
             if len(at):
-                chosen = addresses[row_of[wanted[at]]].tolist()
-                found = dataset.take_blobs(column, addresses=chosen)
+                rows = row_of[wanted[at]]
+                chosen = addresses[rows].tolist()
+                try:
+                    found = dataset.take_blobs(column, addresses=chosen)
+                except (OSError, ValueError):
+                    uris = external_uris(hit.rows, column, dataset)
+                    _name_bad_blob(dataset, column, chosen, keys.take(at), uris.take(rows))
+                    raise
                 for place, file in zip(at.tolist(), found, strict=True):
                     files[place] = file
     return files
+
+
+def _name_bad_blob(
+    dataset: lance.LanceDataset,
+    column: str,
+    addresses: Sequence[int],
+    keys: pa.Table,
+    uris: pa.Array,
+) -> None:
+    """Raise the error of the first blob that cannot be opened, with its key and address.
+
+    Lance names neither. Does nothing if all can be opened now.
+    """
+    for address, key, uri in zip(addresses, keys.to_pylist(), uris.to_pylist(), strict=True):
+        external = "" if uri is None else f" at {uri}"
+        with lance_errors(f"opening the blob{external} in {column} of the row {key}"):
+            dataset.take_blobs(column, addresses=[address])
 
 
 def _find(

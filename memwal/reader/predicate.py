@@ -177,8 +177,9 @@ def translate_filter_errors(filter: str | None, schema: pa.Schema) -> Iterator[N
     except (OSError, RuntimeError, ValueError) as error:
         if filter is None or not _is_refusal(error):
             raise
+        shown = filter[1:-1][:_MAX_FILTER].strip() or "''"
         raise InvalidInputError(
-            f"the filter {filter[1:-1][:_MAX_FILTER]} cannot be used: {_reason(error)}; "
+            f"the filter {shown} cannot be used: {_reason(error)}; "
             f"the columns of the table are {_show_columns(schema)}"
         ) from error
 

@@ -249,9 +249,9 @@ def output_schema(
 @contextmanager
 def _translate_errors(base: BaseTable, filter: str | None) -> Iterator[None]:
     gone = (
-        f"files of version {base.version} of {base.location} were deleted while it was "
-        "scanned; scan again, and clean up only versions that are older than the longest "
-        "scan takes (older_than of Lance's cleanup_old_versions), or tag the version"
+        f"if version {base.version} was cleaned up during the scan, scan again, and clean up only "
+        "versions that are older than the longest scan takes (older_than of Lance's "
+        "cleanup_old_versions), or tag the version; if not, memwal verify finds each lost file"
     )
     reading = lance_errors(f"scanning {base.location}", gone=gone)
     with reading, translate_filter_errors(filter, base.schema):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from memwal.errors import (
     ConflictError,
+    InvalidInputError,
     StoreUnavailableError,
     TableReplacedError,
     UnsupportedStoreError,
@@ -385,10 +386,15 @@ class LocalStore(ObjectStore):
             except FileNotFoundError:
                 check_not_broken(folder)
                 self._folders.forget_ancestors(folder)
+        try:
+            self._folders.ensure(folder)
+        except FileNotFoundError as error:
+            raise InvalidInputError(
+                f"cannot write {path}: no folder can be made there; give another address"
+            ) from error
         raise StoreUnavailableError(
             f"cannot write {path}: its folder was missing at each of {_MAX_ATTEMPTS} attempts, "
-            "which had made it; nothing was stored: find out what deletes it, or whether a folder "
-            "can be made there at all"
+            "which had made it; nothing was stored: find out what deletes it"
         )
 
     def _placed(self, path: str, *, make: bool = True) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import lance
@@ -15,6 +16,7 @@ from memwal.errors import (
     CorruptDataError,
     MemWalError,
     ObjectNotFoundError,
+    StoreUnavailableError,
     TableSetupError,
 )
 from memwal.storage.location import TableLocation
@@ -59,6 +61,16 @@ def test_without_a_table_says_so(tmp_path: Path) -> None:
     for name in ("nothing", "empty"):
         with pytest.raises(TableSetupError, match=name):
             open_base(TableLocation(str(tmp_path / name)))
+
+
+def test_every_call_of_a_table_that_was_deleted_raises_the_same_error(tmp_path: Path) -> None:
+    lance.write_dataset(rows({1: 1}), str(tmp_path / "table"))
+    table = memwal.open(str(tmp_path / "table"))
+    shutil.rmtree(tmp_path / "table")
+    calls = (table.status, table.compact, table.build_indexes, table.verify, table.head)
+    for call in (*calls, table.collect_garbage, table.scan().to_table):
+        with pytest.raises(StoreUnavailableError):
+            call()
 
 
 def test_without_the_version_says_so(table: memwal.Table) -> None:

@@ -48,6 +48,17 @@ def test_values(annotation: Any, accepted: list[object], refused: list[object]) 
         assert not check.accepts(value), value
 
 
+def test_a_name_that_is_none_of_some_is_shown() -> None:
+    def function(kind: Literal["or", "and"] | None, secret: str = "") -> None: ...
+
+    arguments = Arguments(function, "function()")
+    with pytest.raises(ArgumentTypeError, match="'xor'"):
+        arguments.check(("xor",), {})
+    with pytest.raises(ArgumentTypeError) as raised:
+        arguments.check(("or",), {"secret": b"hunter2"})
+    assert "hunter2" not in str(raised.value)
+
+
 @pytest.mark.parametrize("annotation", [Any, object, int | Any])
 def test_some_annotations_accept_everything(annotation: Any) -> None:
     assert check_of(annotation) is None

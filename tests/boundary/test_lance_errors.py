@@ -56,3 +56,4 @@ def test_errors_of_lance_are_told_apart(text: str, kind: type[MemWalError]) -> N
     assert type(found) is kind
     assert str(found).startswith("reading")
     assert ".rs" not in str(found)
+    assert ("/a/b" in str(found)) is ("/a/b," in text)

@@ -29,7 +29,7 @@ from support.data.quarantined import rules as quality_rules
 import memwal
 import memwal.queries
 from memwal.base_table.blobs import read_schema
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.quality.quarantine import origins_of
 from memwal.quarantine_review import release
 from memwal.region.router import UNSHARDED_ID
@@ -607,3 +607,27 @@ def test_blobs_are_appended_without_a_key(tmp_path: Path, kind: str) -> None:
     assert not table.verify().findings
     with pytest.raises(InvalidInputError):
         table.take_blobs([1], "image")
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_an_external_blob_that_is_gone_is_named(tmp_path: Path, is_merged: bool) -> None:
+    media = tmp_path / "media" / "file"
+    media.parent.mkdir()
+    media.write_bytes(b"x" * 5_000)
+    created = memwal.create(
+        tmp_path / "t.lance",
+        schema(V2, key=False),
+        primary_key=["id"],
+        data_storage_version=VERSIONS[V2],
+    )
+    table = memwal.open(created.uri, allow_external=[f"file://{media.parent}"])
+    with table.writer() as writer:
+        writer.upsert(
+            rows(V2, [1, 57], [b"abc", lance.Blob.from_uri(f"file://{media}")], key=False)
+        )
+    if is_merged:
+        table.merge()
+    media.unlink()
+    assert read(table.fresh().take_blobs([1], "image")) == [b"abc"]
+    with pytest.raises(ObjectNotFoundError, match=f"file://{media}.*57"):
+        table.fresh().take_blobs([1, 57], "image")

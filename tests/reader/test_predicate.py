@@ -119,7 +119,7 @@ def test_the_columns_of_a_wide_table_do_not_fill_the_screen() -> None:
     assert "column_0 " in str(raised.value)
 
 
-@pytest.mark.parametrize("filter", ["n =", "nothing = 1", "drop table x", "1"])
+@pytest.mark.parametrize("filter", ["n =", "nothing = 1", "drop table x", "1", ""])
 def test_a_wrong_filter_of_an_empty_table_is_refused(table: memwal.Table, filter: str) -> None:
     for read in (table.scan(filter=filter).to_table, lambda: table.count_rows(filter=filter)):
         with pytest.raises(InvalidInputError):

@@ -71,8 +71,9 @@ AllTables = Annotated[
 @app.command()
 def register(
     name: Annotated[
-        str, Argument(metavar="NAME", help="Name of the managed table; with --all, the address.")
-    ],
+        str | None,
+        Argument(metavar="NAME", help="Name of the managed table; with --all, the address."),
+    ] = None,
     table: Annotated[
         str | None, Argument(metavar="[TABLE]", help="Address: a path, s3://, gs:// or az://.")
     ] = None,
@@ -101,7 +102,7 @@ def register(
         check_uri,
     )
 
-    if every_table == (table is not None):
+    if name is None or every_table == (table is not None):
         raise InvalidInputError("give NAME and TABLE, or --all and one address")
     chosen = _changed_policy(Policy(), policy or ())
     reference = check_storage_options_ref(storage_options_ref)

@@ -10,10 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 from typer import Argument, Option
 
@@ -70,6 +71,7 @@ def status(
     with managed_table(table, url) as (catalog, managed):
         if catalog is None or managed is None:
             backlog = open_table(table, storage).status(regions=region, old_bytes=old_bytes)
+            _check_known(backlog, region)
             return Output(backlog, partial(_print_status, backlog))
         from memwal.fleet import survey
 
@@ -80,7 +82,18 @@ def status(
             regions=region,
             old_bytes=old_bytes,
         )
+    _check_known(state.status, region)
     return Output(state, partial(_print_survey, state))
+
+
+def _check_known(status: TableStatus, regions: Collection[UUID] | None) -> None:
+    """Raise InvalidInputError if a region that was asked for is not in a status."""
+    unknown = {*map(str, regions or ())} - {found.region_id for found in status.regions}
+    if unknown:
+        raise InvalidInputError(
+            f"{status.uri} has no region {', '.join(sorted(unknown))}; memwal status without "
+            "--region lists those that were claimed"
+        )
 
 
 def _print_survey(state: Survey) -> None:

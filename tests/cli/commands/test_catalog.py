@@ -212,7 +212,7 @@ def test_all_tables_of_a_folder_are_registered_also_later_ones(cli, catalog, mak
 
 
 def test_one_table_or_all_are_registered(cli, catalog, tmp_path):
-    for wrong in (["only"], ["--all", "name", str(tmp_path)]):
+    for wrong in (["only"], ["--all"], ["--all", "name", str(tmp_path)]):
         assert cli("catalog", "register", *wrong).code == 2
     for missing in ("nothing", "a-file"):
         (tmp_path / "a-file").touch()

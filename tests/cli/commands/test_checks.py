@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from uuid import uuid4
 
 import pytest
 from support.data.tables import folder, listing
@@ -165,3 +166,11 @@ def test_a_table_that_was_never_written(cli, table):
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_nothing_on_stderr(cli, backlog, json):
     assert cli("status", backlog.uri, *json).stderr == ""
+
+
+def test_status_of_what_is_not_there(cli, backlog):
+    region = str(uuid4())
+    answer = cli("status", backlog.uri, "--region", region)
+    assert (answer.code, region in answer.stderr) == (2, True)
+    assert cli("status", backlog.uri, "--region", backlog.region_ids()[0]).code == 0
+    assert cli("status", backlog.uri, "--catalog", "foo").code == 2

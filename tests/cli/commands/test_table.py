@@ -61,6 +61,7 @@ def test_create_from_a_file(cli, tmp_path):
         ([], "--no-primary-key"),
         (["--primary-key", "id", "--no-primary-key"], "--no-primary-key"),
         (["--primary-key", "nope"], "nope"),
+        (["--primary-key", ""], "''"),
         (["--primary-key", "id", "--maintain", "x_idx"], "x_idx"),
         (["--primary-key", "id", "--column", "x:int65"], "int65"),
         (["--primary-key", "id", "--schema", "s.parquet"], "--schema"),
@@ -143,6 +144,7 @@ def test_copy(cli, tmp_path):
     assert answer.json["job"] == "copy"
     assert answer.json["metrics"]["generations"] == 1
     assert memwal.open(str(tmp_path / "copy.lance")).scan().count_rows() == 2
+    assert cli("copy", table.uri, "/proc/a/b").code == 2
     again = cli("copy", table.uri, tmp_path / "copy.lance")
     assert again.code == 2
     assert "copy.lance" in again.stderr

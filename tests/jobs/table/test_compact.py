@@ -24,6 +24,7 @@ import memwal
 from memwal.base_table.fragments import FragmentLimits, fragment_sizes, small_runs
 from memwal.errors import (
     InvalidInputError,
+    ObjectNotFoundError,
     ResourceLimitError,
     StoreAccessError,
     StoreUnavailableError,
@@ -111,6 +112,14 @@ def test_makes_few_of_many(ten: memwal.Table) -> None:
     assert len(ten.base().dataset.get_fragments()) == 1
     assert base_state(ten) == expected
     assert ten.compact().commits == 0
+
+
+def test_a_data_file_that_is_gone_is_named(ten: memwal.Table) -> None:
+    (lost, *_) = ten.base().dataset.get_fragments()[0].data_files()
+    (folder(ten) / "data" / lost.path).unlink()
+    for call in (ten.compact, lambda: ten.head(1), lambda: ten.scan().to_table()):
+        with pytest.raises(ObjectNotFoundError, match=lost.path):
+            call()
 
 
 def test_leaves_what_is_not_worth_it(indexed: memwal.Table) -> None:
