@@ -99,14 +99,9 @@ class Backoffs:
 
     def skipped_regions(self, table: str | None = None) -> list[SkippedRegionRecord]:
         """Return the skipped regions of ``table``, or of all tables."""
-        query = select(SkippedRegionRow).order_by(
-            SkippedRegionRow.table, SkippedRegionRow.region_id
-        )
-        if table is not None:
-            query = query.where(SkippedRegionRow.table == table)
         with self._database.reading() as session:
-            now = database_time(session)
-            return [_region_record(row, now) for row in session.scalars(query)]
+            tables = None if table is None else [table]
+            return read_skipped_regions(session, tables, database_time(session))
 
     def skip_regions(self, table: str, regions: Collection[SkippedRegion]) -> None:
         """Skip regions until a next try, which every further failure delays.
@@ -187,6 +182,16 @@ class Backoffs:
         with self._database.writing() as session:
             for row in (SkippedRegionRow, FailedJobRow, TableStateRow):
                 session.execute(delete(row).where(row.table.not_in(names)))
+
+
+def read_skipped_regions(
+    session: Session, tables: Collection[str] | None, now: datetime
+) -> list[SkippedRegionRecord]:
+    """Read the skipped regions of some tables, or of all, by table and region."""
+    query = select(SkippedRegionRow).order_by(SkippedRegionRow.table, SkippedRegionRow.region_id)
+    if tables is not None:
+        query = query.where(SkippedRegionRow.table.in_(tables))
+    return [_region_record(row, now) for row in session.scalars(query)]
 
 
 def try_failed_jobs_now(session: Session, table: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
 from memwal.boundary.public import public
-from memwal.catalog.backoff import Backoffs
+from memwal.catalog.backoff import Backoffs, SkippedRegionRecord, read_skipped_regions
 from memwal.catalog.database import database_time
 from memwal.catalog.models import (
     BacklogSampleRow,
@@ -70,6 +70,23 @@ class LatestRuns:
     unindexable_rows: int = 0  # that an index cannot hold, by the last build that succeeded
 
 
+_NO_RUNS = LatestRuns(newest={}, ended={}, succeeded={}, failing={}, running=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """What the catalog has of the jobs of one table, as of one sweep over many."""
+
+    runs: LatestRuns
+    skipped_regions: tuple[SkippedRegionRecord, ...]  # whether their next try is due or not
+
+    @property
+    def last_runs(self) -> dict[str, datetime]:
+        """When each job last succeeded, in UTC, without jobs that never did."""
+        ended = {job: run.finished_at for job, run in self.runs.succeeded.items()}
+        return {job: at for job, at in ended.items() if at is not None}
+
+
 @public
 class History(RunHistory):
     """Job runs, backlog samples and the latest status of tables."""
@@ -108,7 +125,7 @@ class History(RunHistory):
 
         ``since`` is aware.
         """
-        jobs = _table_jobs(table)
+        jobs = _table_jobs(_table_names(JobRunRow.table, table))
         query = (
             sa.select(JobRunRow.table, JobRunRow.finished_at, JobRunRow.rows)
             .join(jobs, sa.and_(JobRunRow.table == jobs.c.table, JobRunRow.job == jobs.c.job))
@@ -125,36 +142,22 @@ class History(RunHistory):
 
     def latest_runs(self, *, table: str | None = None) -> dict[str, LatestRuns]:
         """Return the newest runs of every table, or only of ``table``, without their results."""
-        jobs = _table_jobs(table)
-        picks = [_latest_run_id(jobs, offset=offset) for offset in range(_RUNS_PER_JOB)]
-        picks.append(_latest_run_id(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
-        run_ids = sa.union_all(*(sa.select(pick).select_from(jobs) for pick in picks)).subquery()
-        refused = JobRunRow.result[("metrics", "unindexable_rows")].as_integer()
-        query = (
-            sa.select(JobRunRow, refused)
-            .options(defer(JobRunRow.result))
-            .where(JobRunRow.id.in_(sa.select(run_ids.c[0])))
-            .order_by(JobRunRow.started_at, JobRunRow.id)
-        )
-        runs_by_table: dict[str, list[JobRun]] = defaultdict(list)
-        unindexable: dict[str, int] = {}
+        with self._database.reading() as session:
+            jobs = _table_jobs(_table_names(JobRunRow.table, table))
+            return _latest_runs(session, jobs, database_time(session))
+
+    def sweep(self, tables: Collection[str]) -> dict[str, TableWork]:
+        """Return the work of registered ``tables``, in as many queries for all as for one."""
+        names = sa.select(ManagedTableRow.name).where(ManagedTableRow.name.in_(tables)).cte("names")
+        skipped: dict[str, list[SkippedRegionRecord]] = defaultdict(list)
         with self._database.reading() as session:
             now = database_time(session)
-            for row, rows in session.execute(query):
-                run = as_run(row, now, result=None)
-                runs_by_table[row.table].append(run)
-                if run.job == "index" and run.state is RunState.SUCCEEDED:
-                    unindexable[row.table] = rows or 0
+            runs = _latest_runs(session, _table_jobs(names), now)
+            for record in read_skipped_regions(session, tables, now):
+                skipped[record.table].append(record)
         return {
-            name: LatestRuns(
-                newest={run.job: run for run in runs},
-                ended={run.job: run for run in runs if run.state is not RunState.RUNNING},
-                succeeded={run.job: run for run in runs if run.state is RunState.SUCCEEDED},
-                failing=_failing(runs),
-                running=tuple(run for run in runs if run.state is RunState.RUNNING),
-                unindexable_rows=unindexable.get(name, 0),
-            )
-            for name, runs in runs_by_table.items()
+            name: TableWork(runs=runs.get(name, _NO_RUNS), skipped_regions=tuple(skipped[name]))
+            for name in tables
         }
 
     def backlog_points(self, table: str, *, since: datetime, most: int) -> list[BacklogSample]:
@@ -286,6 +289,38 @@ class History(RunHistory):
             return Pruned(runs=_row_count(runs), samples=_row_count(samples))
 
 
+def _latest_runs(session: Session, jobs: sa.CTE, now: datetime) -> dict[str, LatestRuns]:
+    """Read the newest runs of tables and jobs, without their results."""
+    picks = [_latest_run_id(jobs, offset=offset) for offset in range(_RUNS_PER_JOB)]
+    picks.append(_latest_run_id(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
+    run_ids = sa.union_all(*(sa.select(pick).select_from(jobs) for pick in picks)).subquery()
+    refused = JobRunRow.result[("metrics", "unindexable_rows")].as_integer()
+    query = (
+        sa.select(JobRunRow, refused)
+        .options(defer(JobRunRow.result))
+        .where(JobRunRow.id.in_(sa.select(run_ids.c[0])))
+        .order_by(JobRunRow.started_at, JobRunRow.id)
+    )
+    runs_by_table: dict[str, list[JobRun]] = defaultdict(list)
+    unindexable: dict[str, int] = {}
+    for row, rows in session.execute(query):
+        run = as_run(row, now, result=None)
+        runs_by_table[row.table].append(run)
+        if run.job == "index" and run.state is RunState.SUCCEEDED:
+            unindexable[row.table] = rows or 0
+    return {
+        name: LatestRuns(
+            newest={run.job: run for run in runs},
+            ended={run.job: run for run in runs if run.state is not RunState.RUNNING},
+            succeeded={run.job: run for run in runs if run.state is RunState.SUCCEEDED},
+            failing=_failing(runs),
+            running=tuple(run for run in runs if run.state is RunState.RUNNING),
+            unindexable_rows=unindexable.get(name, 0),
+        )
+        for name, runs in runs_by_table.items()
+    }
+
+
 def _read_status(row: TableStateRow) -> TableStatus | None:
     try:
         return TableStatus.from_dict(row.status)
@@ -314,9 +349,8 @@ def _table_names(column: InstrumentedAttribute[str], table: str | None) -> sa.CT
     return names.union_all(sa.select(further.scalar_subquery()).where(names.c.name.is_not(None)))
 
 
-def _table_jobs(table: str | None) -> sa.CTE:
-    """Select the tables and jobs that have runs one by one; a table's last job may be null."""
-    names = _table_names(JobRunRow.table, table)
+def _table_jobs(names: sa.CTE) -> sa.CTE:
+    """Select the jobs of tables that have runs one by one; a table's last job may be null."""
     first = sa.select(sa.func.min(JobRunRow.job)).where(JobRunRow.table == names.c.name)
     jobs = sa.select(
         names.c.name.label("table"), first.correlate(names).scalar_subquery().label("job")

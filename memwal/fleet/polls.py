@@ -27,6 +27,7 @@ from memwal.util.records import JsonRecord
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob
+    from memwal.catalog.history import TableWork
     from memwal.fleet.watch import TableWatch
 
 QUICK_CHECK_SECONDS = 5.0
@@ -34,6 +35,9 @@ QUICK_CHECK_SECONDS = 5.0
 
 SAMPLE_SECONDS = 60.0
 """Pause between two samples of the backlog of a table that changes all the time."""
+
+SWEEP_SECONDS = 5.0
+"""Seconds for which the runs and skipped regions of tables that stay due are reused."""
 
 # More than reads at once: a read that exceeds its limit keeps its thread until it ends.
 _THREADS = 64
@@ -112,6 +116,36 @@ class FailureTracker:
             logger.warning("the recovery of %s of %s was not recorded: %s", job, table, error)
 
 
+class WorkReader:
+    """Reads the runs and skipped regions of due tables, of all at once and from time to time."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._work: dict[str, TableWork] = {}
+        self._read_at = -math.inf
+
+    async def read(self, tables: Collection[str]) -> Mapping[str, TableWork]:
+        """Return the work of ``tables``, at most :data:`SWEEP_SECONDS` old.
+
+        Raises ``StoreUnavailableError``.
+        """
+        now = time.monotonic()
+        if now - self._read_at >= SWEEP_SECONDS:
+            self._work, self._read_at = {}, now
+        missing = sorted(set(tables) - self._work.keys())
+        if missing:
+            self._work |= await asyncio.to_thread(self._catalog.sweep, missing)
+        return self._work
+
+    def get(self, table: str) -> TableWork | None:
+        """Return the work of a table that was read and not forgotten since."""
+        return self._work.get(table)
+
+    def forget(self, table: str) -> None:
+        """Read the work of a table again: one of its jobs has ended."""
+        self._work.pop(table, None)
+
+
 class ReadLimits:
     """Limits of the reads of tables in one event loop: how many at once, and how long each."""
 
@@ -149,6 +183,7 @@ class _TablePoll:
     next_at: float = -math.inf
     polled_at: datetime | None = None
     task: asyncio.Task[None] | None = None
+    is_due: bool = False  # whether a job was due at the last poll
     has_sample: bool = True  # whether the status that was read last is in the catalog
     next_sample: float = -math.inf
 
@@ -189,6 +224,7 @@ class TablePolls:
         self._refresh_seconds = refresh_seconds
         self._limits = limits or ReadLimits()
         self.failures = FailureTracker(catalog)
+        self.work = WorkReader(catalog)
         self.catalog_answers = False
         self._next_refresh = -math.inf
         self._revision: tuple[int, datetime | None] | None = None
@@ -244,7 +280,8 @@ class TablePolls:
         return results
 
     def restart(self, table: str) -> None:
-        """Forget when a table was polled: its schedule begins anew."""
+        """Forget when a table was polled, and its runs: its schedule begins anew."""
+        self.work.forget(table)
         poll = self._polls.get(table)
         if poll is not None:
             poll.next_at, poll.polled_at = -math.inf, None
@@ -283,7 +320,15 @@ class TablePolls:
         return poll.task is None and not self.failures.is_backing_off(name, STATUS_JOB)
 
     async def _start(self, polls: list[_TablePoll]) -> None:
-        for poll in await self._changed(polls):
+        polls = await self._changed(polls)
+        if any(poll.is_due for poll in polls):
+            due = [name for name, poll in self._polls.items() if poll.is_due]
+            try:
+                await self.work.read(due)
+            except StoreUnavailableError as error:
+                logger.warning("the runs of due tables cannot be read, trying again: %s", error)
+                polls = [poll for poll in polls if not poll.is_due]
+        for poll in polls:
             poll.task = asyncio.ensure_future(self._poll(poll))
 
     def _is_due(self, poll: _TablePoll) -> bool:
@@ -362,7 +407,9 @@ class TablePolls:
         watch: TableWatch,
         options: Mapping[str, str] | None,
     ) -> Survey:
-        reading = watch.poll(self._catalog, table, storage_options=options)
+        work = self.work.get(table.name)
+        reading = watch.poll(self._catalog, table, storage_options=options, work=work)
+        poll.is_due = any(due.reason is not None for due in reading.survey.due.values())
         if reading.is_fresh:
             poll.has_sample = False
         now = time.monotonic()

@@ -68,6 +68,7 @@ from memwal.util.concurrency import map_parallel
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
+    from memwal.catalog.history import TableWork
     from memwal.catalog.records import ManagedTable
 
 UNFLUSHED_SECONDS: Final = 30.0
@@ -109,10 +110,12 @@ class TableWatch:
         managed: ManagedTable,
         *,
         storage_options: Mapping[str, str] | None = None,
+        work: TableWork | None = None,
         now: datetime | None = None,
     ) -> Reading:
         """Return the survey of a table as it is now, reading no more than necessary.
 
+        ``work`` is what the catalog has of the table; it is read if it is needed and not given.
         Raises as :func:`memwal.fleet.tables.survey`; the next poll then reads in full.
         """
         now = now or datetime.now(UTC)
@@ -120,7 +123,10 @@ class TableWatch:
         last = self._unchanged(managed)
         if last is not None:
             were_due = _due_jobs(last.survey)
-            reused = _aged(_with_runs(last, catalog) if were_due else last, now)
+            if were_due:
+                name = managed.name
+                last = _with_work(last, catalog.sweep([name])[name] if work is None else work)
+            reused = _aged(last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
                 return Reading(survey=reused, is_fresh=False)
@@ -189,14 +195,9 @@ def _due_jobs(survey: Survey) -> set[str]:
     return {job for job, due in survey.due.items() if due.reason is not None}
 
 
-def _with_runs(last: _Remembered, catalog: Catalog) -> _Remembered:
+def _with_work(last: _Remembered, work: TableWork) -> _Remembered:
     """Return the last survey with the runs and skipped regions that the catalog has now."""
-    name = last.survey.table.name
-    survey = replace(
-        last.survey,
-        skipped_regions=tuple(catalog.backoffs.skipped_regions(name)),
-        last_runs=catalog.last_runs(name),
-    )
+    survey = replace(last.survey, skipped_regions=work.skipped_regions, last_runs=work.last_runs)
     return replace(last, survey=survey)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.history import MergedRowCount
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
-from memwal.jobs.job import JobResult
+from memwal.jobs.job import JobResult, SkippedRegion
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -93,6 +94,34 @@ def test_runs(each_catalog: Catalog) -> None:
     assert found["b"].newest["snapshot"].state is RunState.ABANDONED
     assert list(each.latest_runs(table="b")) == ["b"]
     assert each.latest_runs(table="c") == {}
+
+
+def test_a_sweep_has_the_runs_and_skipped_regions_of_its_tables(each_catalog: Catalog) -> None:
+    for name in ("a", "b", "c"):
+        each_catalog.register(name, uri=f"/data/{name}.lance")
+        run(each_catalog, name, "merge", 50)
+    run(each_catalog, "a", "gc", 40)
+    run(each_catalog, "b", "gc", 30, RunState.FAILED)
+    skipped = SkippedRegion(region_id=str(UUID(int=1)), generation=1, reason="damaged")
+    each_catalog.backoffs.skip_regions("a", [skipped])
+    each_catalog.backoffs.skip_regions("c", [skipped])
+    each_catalog.register("new", uri="/data/new.lance")
+    found = each_catalog.sweep(["a", "b", "new"])
+    assert (
+        found["a"].last_runs
+        == each_catalog.last_runs("a")
+        == {
+            "merge": ago(50),
+            "gc": ago(40),
+        }
+    )
+    assert found["a"].runs == each_catalog.latest_runs(table="a")["a"]
+    assert found["b"].last_runs == {"merge": ago(50)}
+    assert [record.region_id for record in found["a"].skipped_regions] == [str(UUID(int=1))]
+    assert found["b"].skipped_regions == ()
+    assert (found["new"].last_runs, found["new"].runs.running) == ({}, ())
+    assert set(found) == {"a", "b", "new"}
+    assert each_catalog.sweep([]) == {}
 
 
 def test_merges(each_catalog: Catalog) -> None:

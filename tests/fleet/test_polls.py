@@ -6,20 +6,23 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from support.data.policies import IDLE
 from support.data.tables import numbered
 
 import memwal
-from memwal.catalog import Catalog
+from memwal.catalog import Catalog, Policy
 from memwal.catalog.records import ManagedTable
 from memwal.errors import StoreUnavailableError
 from memwal.fleet import polls as polls_module
 from memwal.fleet.polls import Outcome, ReadLimits, TablePolls
 from memwal.fleet.tables import Survey
 from memwal.fleet.watch import TableWatch
+from memwal.jobs.job import JobResult
 
 Managed = Callable[..., memwal.Table]
 
@@ -264,6 +267,87 @@ def test_a_file_system_that_hangs_delays_no_table(
 
     run(catalog, work)
     assert table.status().backlog_generations > 0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return the clock of the loop, which stands still until ``now`` is set."""
+    clock = SimpleNamespace(now=1_000.0)
+    monkeypatch.setattr(polls_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+async def _live(polls: TablePolls, clock: SimpleNamespace, seconds: int) -> list[Survey | Outcome]:
+    """Make a turn each second, as the trigger does; return what the polls found."""
+    found: list[Survey | Outcome] = []
+    for _ in range(seconds):
+        clock.now += 1
+        await polls.turn()
+        while polls.running:
+            await asyncio.sleep(0.001)
+        results = polls.finished()
+        found += results
+        surveys = [result for result in results if isinstance(result, Survey)]
+        await polls.work.read([s.table.name for s in surveys if s.due["merge"].reason is not None])
+    return found
+
+
+@pytest.mark.parametrize("policy", [IDLE, replace(IDLE, merge_at_generations=1)])
+def test_statements_do_not_grow_with_the_tables_that_wait(
+    catalog: Catalog,
+    managed: Managed,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Policy,
+) -> None:
+    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
+    table = managed("t0", policy=policy, buckets=1)
+    table.build_snapshot()
+    uri = table.uri
+    for number in range(1, 8):
+        catalog.register(f"t{number}", uri=uri, policy=policy)
+    for number in range(8):
+        for job in ("gc", "snapshot"):
+            with catalog.record_run(f"t{number}", job) as run_of:
+                run_of.finish(JobResult(job=job, table=uri, version=1))
+    statements: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        statements.append(arguments[2])
+
+    async def work(loop: Loop) -> None:
+        polls = loop.polls
+        await _live(polls, clock, 15)
+        event.listen(catalog.database.engine, "before_cursor_execute", note)
+        found = await _live(polls, clock, 60)
+        event.remove(catalog.database.engine, "before_cursor_execute", note)
+        due = [result for result in found if isinstance(result, Survey)]
+        # An idle local table is not read; one that stays due is, every ten seconds.
+        assert (policy is IDLE) == (not due)
+
+    run(catalog, work, refresh_seconds=5)
+    # Two a second at most, for any number of tables: the pauses between polls are drawn.
+    assert len(statements) <= 120, statements
+
+
+def test_a_job_that_ended_is_seen_at_once(
+    catalog: Catalog, managed: Managed, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
+    table = managed("flights", policy=replace(IDLE, gc_interval_seconds=3_600))
+    table.build_snapshot()
+
+    async def work(loop: Loop) -> None:
+        polls = loop.polls
+        await _live(polls, clock, 15)
+        with catalog.record_run("flights", "gc") as run_of:
+            run_of.finish(table.collect_garbage())
+        polls.restart("flights")
+        (survey,) = await _live(polls, clock, 1)
+        assert isinstance(survey, Survey)
+        assert survey.due["gc"].reason is None
+
+    run(catalog, work, refresh_seconds=5)
 
 
 def test_the_status_after_the_last_change_is_recorded(

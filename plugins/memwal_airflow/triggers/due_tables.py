@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import Catalog
+from memwal.catalog.history import LatestRuns
 from memwal.catalog.records import START_JOB, ManagedTable
 from memwal.fleet.polls import FailureTracker, Outcome, TablePolls
 from memwal.fleet.tables import Survey
@@ -98,13 +99,18 @@ class DueTables:
                 refresh_seconds=REFRESH_SECONDS,
             )
             await polls.turn()
+            due: list[tuple[Survey, dict[str, str]]] = []
             for result in polls.finished():
                 if isinstance(result, Outcome):
                     self._due[result.table] = None
+                elif jobs := _due_jobs(polls.failures, result):
+                    due.append((result, jobs))
                 else:
-                    self._due[result.table.name] = await asyncio.to_thread(
-                        _due_table, catalog, polls.failures, result
-                    )
+                    self._due[result.table.name] = None
+            work = await polls.work.read([survey.table.name for survey, _ in due])
+            for survey, jobs in due:
+                name = survey.table.name
+                self._due[name] = _due_table(survey, jobs, work[name].runs)
         except Exception as error:
             logger.warning("The poll failed, trying again: %s: %s", type(error).__name__, error)
             return {}
@@ -159,27 +165,26 @@ def shard_of(table: str, shards: int) -> int:
     return zlib.crc32(table.encode()) % shards
 
 
-def _due_table(catalog: Catalog, failures: FailureTracker, survey: Survey) -> DueTable | None:
-    """Return the due jobs of a table that do not back off; None without one.
-
-    A job that succeeded after the survey is left out: what it did is not in the survey. The next
-    poll reads whether it is due again.
-    """
+def _due_jobs(failures: FailureTracker, survey: Survey) -> dict[str, str]:
+    """Return the due jobs of a table that do not back off, with the limits that they reached."""
     name = survey.table.name
-    jobs = {
+    return {
         job: due.reason
         for job, due in survey.due.items()
         if due.reason is not None and not failures.is_backing_off(name, job)
     }
-    if not jobs:
-        return None
-    runs = catalog.latest_runs(table=name).get(name)
-    if runs is None:
-        return DueTable(jobs=jobs)
+
+
+def _due_table(survey: Survey, jobs: Mapping[str, str], runs: LatestRuns) -> DueTable | None:
+    """Return what is due of a table by its survey; None if nothing is any more.
+
+    A job that succeeded after the survey is left out: what it did is not in the survey. The next
+    poll reads whether it is due again.
+    """
     for job, run in runs.succeeded.items():
         seen = survey.last_runs.get(job)
         if run.finished_at is not None and (seen is None or seen < run.finished_at):
-            jobs.pop(job, None)
+            jobs = {name: reason for name, reason in jobs.items() if name != job}
     if not jobs:
         return None
     return DueTable(

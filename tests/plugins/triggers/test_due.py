@@ -339,16 +339,20 @@ def test_a_job_that_succeeded_after_the_look_is_not_announced(
     """Its run and what it did are in the catalog and the table, and not in the survey."""
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     served(catalog, backlog, "gc")
-    looked = due_tables_module._due_table
+    find_jobs, find_due = due_tables_module._due_jobs, due_tables_module._due_table
     seen: list[DueTable | None] = []
 
-    def serve_first(catalog: Catalog, *rest: Any) -> DueTable | None:
+    def serve_first(*arguments: Any) -> dict[str, str]:
         if not seen:
             served(catalog, backlog, "merge")
-        seen.append(looked(catalog, *rest))
+        return find_jobs(*arguments)
+
+    def see(*arguments: Any) -> DueTable | None:
+        seen.append(find_due(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(due_tables_module, "_due_table", serve_first)
+    monkeypatch.setattr(due_tables_module, "_due_jobs", serve_first)
+    monkeypatch.setattr(due_tables_module, "_due_table", see)
 
     async def work(polls: Polls) -> None:
         # The merge that is recorded here left the backlog: it is due by the next look.
