@@ -19,9 +19,8 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.verify.findings import Finding
-from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.manifest_store import RegionManifestStore, read_each
 from memwal.storage.object_store import ObjectInfo, ObjectStore
-from memwal.util.concurrency import map_parallel
 
 _COMMIT_SECONDS = timedelta(seconds=5)
 
@@ -62,7 +61,7 @@ def read_history(store: ObjectStore, region_id: UUID) -> StoredManifests:
     while store.exists(manifest_key(region_id, versions[-1] + 1)):
         # Committed since the listing.
         versions.append(versions[-1] + 1)
-    read = map_parallel(lambda version: _read_manifest(store, region_id, version), versions)
+    read = read_each(store, lambda version: _read_manifest(store, region_id, version), versions)
     readable = tuple(manifest for manifest in read if isinstance(manifest, RegionManifest))
     damaged = tuple(finding for finding in read if isinstance(finding, Finding))
     history = StoredManifests(region_id, readable, damaged)
