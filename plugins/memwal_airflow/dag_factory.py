@@ -7,7 +7,8 @@ The DAG of a table::
                   -> recover
 
 The DAG of a table without MemWAL, which has no regions, is ``gate -> index -> compact -> collect ->
-quality``.
+quality``. ``quality`` is there if the policy has a suite. Behind all jobs is ``done``, which gives
+the run its state.
 
 With the schedule ``@due`` a run starts when the triggerer sees that a job is due. ``gate`` waits in
 the triggerer, without a process, until a job is due, and skips the tasks of the others; if nothing
@@ -24,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule, get_parsing_context
 from airflow.sdk.definitions.timetables.assets import AssetTriggeredTimetable
 from airflow.sdk.exceptions import AirflowException
@@ -170,8 +172,16 @@ def _add_tasks(table: ManagedTable) -> None:
     index = MemWalIndexOperator(task_id="index", outlets=[indexed_asset(table.name)], **later)
     compact = MemWalCompactOperator(task_id="compact", **later)
     collect = MemWalCollectOperator(task_id="collect", **later)
-    quality = MemWalQualityOperator(task_id="quality", **later)
-    tasks: list[BaseOperator] = [index, compact, collect, quality]
+    tasks: list[BaseOperator] = [index, compact, collect]
+    # A task that is skipped ends at once: a job that needs several others is behind each of them.
+    index >> compact
+    [index, compact] >> collect
+    if policy.quality is not None and policy.quality.suite:
+        quality = MemWalQualityOperator(task_id="quality", **later)
+        collect >> quality
+        tasks.append(quality)
+    else:
+        planned.pop("quality")
     if table.mem_wal:
         merge = MergeAndPlanOperator(
             task_id="merge", later=planned, outlets=[merged_asset(table.name)], **job
@@ -183,9 +193,9 @@ def _add_tasks(table: ManagedTable) -> None:
         tasks += [merge, recover, snapshot]
         planned = {"merge": merge.task_id, **planned}
     _add_gate(table, planned) >> tasks
-    # A task that is skipped ends at once: a job that needs several others is behind each of them.
-    index >> compact
-    [index, compact] >> collect >> quality
+    # Airflow derives the state of a run from its last tasks, and these may have been skipped
+    # before a job fails. This one, which starts no process, is behind all jobs.
+    tasks >> EmptyOperator(task_id="done", trigger_rule=TriggerRule.NONE_FAILED)
 
 
 def _add_gate(table: ManagedTable, tasks: Mapping[str, str]) -> TableGateSensor:

@@ -51,10 +51,10 @@ def test_it_loads_or_says_what_to_set(tmp_path: Path, registered: Any) -> None:
             "memwal__flights": [
                 "collect",
                 "compact",
+                "done",
                 "gate",
                 "index",
                 "merge",
-                "quality",
                 "recover",
                 "snapshot",
             ],

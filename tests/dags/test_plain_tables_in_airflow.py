@@ -100,4 +100,4 @@ def test_all_jobs_of_a_table_that_is_found_run_by_themselves(
                 .json()["dag_runs"]
                 for instance in airflow.task_instances("memwal__memory", run["dag_run_id"])
             }
-            assert tasks == {"plan", "index", "compact", "collect", "quality"}
+            assert tasks == {"gate", "index", "compact", "collect", "done"}

@@ -103,7 +103,7 @@ def test_a_backlog_is_merged_and_an_idle_table_costs_nothing(place: Place) -> No
     # The gate waits without a worker, and what is not due has none either.
     started = "SELECT count(*) FROM task_instance WHERE task_id = '{}' AND pid IS NOT NULL"
     assert place.count(started.format("gate")) == 0
-    assert place.count(started.format("quality")) == 0
+    assert place.count(started.format("done")) == 0
     merged = [run for run in place.catalog.runs(job="merge") if run.state is RunState.SUCCEEDED]
     assert place.count(started.format("merge")) == len(merged)
 

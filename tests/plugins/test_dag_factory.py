@@ -12,9 +12,11 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy
 from memwal_airflow import dag_factory
 from memwal_airflow.dag_factory import build_dag, build_dags, snapshot_path
+from memwal_airflow.operators import maintenance
 
 from memwal.catalog import Catalog, ManagedTable, Policy
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, StoreUnavailableError
+from memwal.quality.rules import QualityRules
 
 
 @pytest.fixture
@@ -47,46 +49,51 @@ def table(snapshot: Path, catalog: Catalog) -> ManagedTable:
 
 
 def test_the_shape_of_a_dag(table: ManagedTable) -> None:
-    dag = build_dag(table)
-    edges = {task.task_id: task.downstream_task_ids for task in dag.tasks}
+    dag = build_dag(with_suite(table))
+    later = {"recover", "index", "compact", "snapshot", "collect", "quality"}
+    edges = {task.task_id: task.downstream_task_ids - {"done"} for task in dag.tasks}
     assert edges == {
-        "gate": {"merge", "recover", "index", "compact", "snapshot", "collect", "quality"},
-        "merge": {"recover", "index", "compact", "snapshot", "collect", "quality"},
+        "gate": {"merge", *later},
+        "merge": later,
         "recover": set(),
         "index": {"compact", "collect"},
         "compact": {"collect"},
         "snapshot": {"collect"},
         "collect": {"quality"},
         "quality": set(),
+        "done": set(),
     }
+    # A job that fails fails the run, also if the tasks behind it were skipped before.
+    assert dag.get_task("done").upstream_task_ids == {"merge", *later}
     rules = {task.task_id: task.trigger_rule for task in dag.tasks}
-    assert rules == {
-        "gate": "all_done",
-        "merge": "all_success",
-        "recover": "none_failed",
-        "index": "none_failed",
-        "compact": "none_failed",
-        "snapshot": "none_failed",
-        "collect": "none_failed",
-        "quality": "none_failed",
-    }
+    assert (rules.pop("gate"), rules.pop("merge")) == ("all_done", "all_success")
+    assert set(rules.values()) == {"none_failed"}
     assert not [task for task in dag.tasks if task.is_mapped]
+    # Only a table with a suite has its check.
+    assert set(dag.task_dict) - set(build_dag(table).task_dict) == {"quality"}
+
+
+def with_suite(table: ManagedTable) -> ManagedTable:
+    check = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+    rules = {"suite": [check]}
+    quality = QualityRules.from_dict(rules)
+    return replace(table, policy=replace(table.policy, quality=quality))
 
 
 def test_a_table_without_mem_wal_has_no_tasks_of_regions(snapshot: Path, catalog: Catalog) -> None:
     dag = build_dag(register(mem_wal=False))
-    assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {
-        "gate": {"index", "compact", "collect", "quality"},
+    assert {task.task_id: task.downstream_task_ids - {"done"} for task in dag.tasks} == {
+        "gate": {"index", "compact", "collect"},
         "index": {"compact", "collect"},
         "compact": {"collect"},
-        "collect": {"quality"},
-        "quality": set(),
+        "collect": set(),
+        "done": set(),
     }
 
 
 def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -> None:
     """Else a table at the end of the line waits for the checks and compactions of all others."""
-    tasks = build_dag(table).task_dict.values()
+    tasks = build_dag(with_suite(table)).task_dict.values()
     weights = {
         task.task_id: validate_and_load_priority_weight_strategy(task.weight_rule).get_weight(
             cast(TaskInstance, SimpleNamespace(task=task))
@@ -97,11 +104,11 @@ def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -
     found = [weights[name] for name in waits]
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == len(found)
-    assert weights["quality"] == 7
+    assert weights["done"] == 7
 
 
 def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
-    dag = build_dag(table)
+    dag = build_dag(with_suite(table))
     assert (dag.dag_id, dag.max_active_runs, dag.catchup) == ("memwal__flights", 1, False)
     assert dag.schedule == timedelta(seconds=90)
     assert dag.tags == {"memwal", "air"}
@@ -266,7 +273,8 @@ def test_a_run_without_work_succeeds_with_all_jobs_skipped(
     run: Any, backlog: Any, catalog: Catalog
 ) -> None:
     state, tasks = run(jobs=["compact"])
-    assert (state, set().union(*tasks.values())) == ("success", {"skipped"})
+    assert (state, tasks.pop("done")) == ("success", {"success"})
+    assert set().union(*tasks.values()) == {"skipped"}
     assert catalog.runs() == []
     # Recorded by the gate, so that the page shows the table as it is.
     assert catalog.latest_samples()[0].generations == 5
@@ -285,6 +293,19 @@ def test_a_table_that_cannot_be_read_fails_the_job_and_not_the_gate(
     catalog.update("flights", uri=backlog.uri + "-not", policy=Policy(schedule=None, retries=0))
     state, tasks = run()
     assert (state, tasks["gate"], tasks["merge"]) == ("failed", {"success"}, {"failed"})
+
+
+@pytest.mark.parametrize("job", ["merge", "snapshot"])
+def test_a_job_that_fails_fails_the_run_whatever_is_skipped(
+    run: Any, backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise StoreUnavailableError("away")
+
+    catalog.update("flights", policy=replace(catalog.get("flights").policy, retries=0))
+    monkeypatch.setattr(maintenance.MemWalJobOperator, "run_on", fail)
+    state, tasks = run(jobs=[job])
+    assert (state, tasks[job], tasks["collect"]) == ("failed", {"failed"}, {"skipped"})
 
 
 def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:
