@@ -49,6 +49,8 @@ _EXIT_SECONDS: Final = 5.0
 _lock = threading.Lock()
 _active: dict[int, _TracePuts] = {}  # by the id of the store, which the value keeps alive
 _ending = threading.Event()
+# Of its own: a thread that draws from the common one would change what a seeded program draws.
+_dice = random.Random()  # noqa: S311
 
 
 def leave_trace(store: ObjectStore) -> None:
@@ -97,7 +99,7 @@ class _TracePuts:
                 elif pause <= _LONGEST_PAUSE_SECONDS and not _ending.is_set():
                     self.is_wanted = True
                     pause *= 2
-                _ending.wait(pause * random.uniform(1, 1.5))  # noqa: S311
+                _ending.wait(pause * _dice.uniform(1, 1.5))
         finally:
             with _lock:
                 if _active.get(id(self._store)) is self:
