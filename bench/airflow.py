@@ -202,6 +202,7 @@ def due(folder: Path, arguments: argparse.Namespace, spark: Spark | None = None)
             lambda: len(catalog.latest_samples()) == len(names), timeout=600, what="look at all"
         )
         airflow.wait_dag("memwal_due", timeout=600)
+        # Until the triggerer watches its asset.
         time.sleep(5)
         single = []
         for name in names[: arguments.singles]:

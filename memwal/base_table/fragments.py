@@ -137,7 +137,7 @@ def _rows_of(width: float, most: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class SmallRuns:
     """Runs of neighbouring small fragments of a version."""
 
     ids: frozenset[int]
@@ -146,11 +146,11 @@ class Runs:
     """Lance's, as JSON."""
 
 
-def small_runs(base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits) -> Runs:
+def small_runs(base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits) -> SmallRuns:
     """Return the runs of small fragments."""
     runs = _runs(base, sizes, sizes.small(limits), deleted_percent=None)
     ids = frozenset(fragment["id"] for run in runs for fragment in run["task"]["fragments"])
-    return Runs(ids, runs)
+    return SmallRuns(ids, runs)
 
 
 def sparse_fragment_ids(sizes: FragmentSizes, limits: FragmentLimits) -> frozenset[int]:
@@ -164,7 +164,7 @@ def plan_rewrites(
     limits: FragmentLimits,
     chosen: frozenset[int],
     *,
-    small: Runs | None = None,
+    small: SmallRuns | None = None,
 ) -> Iterator[Rewrite]:
     """Divide the ``chosen`` fragments, small or sparse, into those that are rewritten together.
 

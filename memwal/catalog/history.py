@@ -75,7 +75,7 @@ _NO_RUNS = LatestRuns(newest={}, ended={}, succeeded={}, failing={}, running=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
-    """What the catalog has of the jobs of one table, as of one sweep over many."""
+    """Runs and skipped regions of one table, from one read of many tables."""
 
     runs: LatestRuns
     skipped_regions: tuple[SkippedRegionRecord, ...]  # whether their next try is due or not
@@ -146,7 +146,7 @@ class History(RunHistory):
             jobs = _table_jobs(_table_names(JobRunRow.table, table))
             return _latest_runs(session, jobs, database_time(session))
 
-    def sweep(self, tables: Collection[str]) -> dict[str, TableWork]:
+    def work_of(self, tables: Collection[str]) -> dict[str, TableWork]:
         """Return the work of registered ``tables``, in as many queries for all as for one."""
         names = sa.select(ManagedTableRow.name).where(ManagedTableRow.name.in_(tables)).cte("names")
         skipped: dict[str, list[SkippedRegionRecord]] = defaultdict(list)

@@ -36,7 +36,7 @@ QUICK_CHECK_SECONDS = 5.0
 SAMPLE_SECONDS = 60.0
 """Pause between two samples of the backlog of a table that changes all the time."""
 
-SWEEP_SECONDS = 5.0
+WORK_SECONDS = 5.0
 """Seconds for which the runs and skipped regions of tables that stay due are reused."""
 
 # More than reads at once: a read that exceeds its limit keeps its thread until it ends.
@@ -125,16 +125,16 @@ class WorkReader:
         self._read_at = -math.inf
 
     async def read(self, tables: Collection[str]) -> Mapping[str, TableWork]:
-        """Return the work of ``tables``, at most :data:`SWEEP_SECONDS` old.
+        """Return the work of ``tables``, at most :data:`WORK_SECONDS` old.
 
         Raises ``StoreUnavailableError``.
         """
         now = time.monotonic()
-        if now - self._read_at >= SWEEP_SECONDS:
+        if now - self._read_at >= WORK_SECONDS:
             self._work, self._read_at = {}, now
         missing = sorted(set(tables) - self._work.keys())
         if missing:
-            self._work |= await asyncio.to_thread(self._catalog.sweep, missing)
+            self._work |= await asyncio.to_thread(self._catalog.work_of, missing)
         return self._work
 
     def get(self, table: str) -> TableWork | None:

@@ -125,7 +125,7 @@ class TableWatch:
             were_due = _due_jobs(last.survey)
             if were_due:
                 name = managed.name
-                last = _with_work(last, catalog.sweep([name])[name] if work is None else work)
+                last = _with_work(last, catalog.work_of([name])[name] if work is None else work)
             reused = _aged(last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
@@ -183,12 +183,14 @@ class TableWatch:
         if every > policy.poll_seconds and since < every and not paused:
             return False
         probe.round_at = now
-        if probe.has_new_manifest() if since < RECENT_SECONDS else probe.differs(self._log_tips):
-            # A trace that follows its commit a moment later.
-            if not probe.has_trace():
-                self._untraced_at = now
-            return True
-        return False
+        if since < RECENT_SECONDS:
+            changed = probe.has_new_manifest()
+        else:
+            changed = probe.lists_change(self._log_tips)
+        # The trace may follow its commit a moment later.
+        if changed and not probe.has_trace():
+            self._untraced_at = now
+        return changed
 
 
 def _due_jobs(survey: Survey) -> set[str]:
@@ -283,7 +285,7 @@ class _Traced:
             )
         )
 
-    def differs(self, log_tips: dict[UUID, int]) -> bool:
+    def lists_change(self, log_tips: dict[UUID, int]) -> bool:
         """Return whether a listing shows other manifests, or log entries that are new.
 
         ``log_tips`` has the newest entries that were seen before, and is updated.

@@ -171,10 +171,9 @@ def register_folder(uri: str) -> list[str]:
 def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     """Start the DAGs of due tables that nobody else starts; return their names.
 
-    That are tables that no triggerer looks at, and tables that it announces in vain. A triggerer
-    stores the status of each table that starts when due every few minutes. The status that is read
-    here is not stored: the health of a table that is not due goes on to say that nobody looks at
-    it.
+    No triggerer looks at these tables, or one announces them in vain. A triggerer stores the status
+    of each table that starts when due every few minutes. The status that is read here is not
+    stored: the health of a table that is not due goes on to say that nobody looks at it.
     """
     from memwal.fleet.tables import survey
 

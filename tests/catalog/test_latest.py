@@ -96,7 +96,7 @@ def test_runs(each_catalog: Catalog) -> None:
     assert each.latest_runs(table="c") == {}
 
 
-def test_a_sweep_has_the_runs_and_skipped_regions_of_its_tables(each_catalog: Catalog) -> None:
+def test_work_has_the_runs_and_skipped_regions_of_its_tables(each_catalog: Catalog) -> None:
     for name in ("a", "b", "c"):
         each_catalog.register(name, uri=f"/data/{name}.lance")
         run(each_catalog, name, "merge", 50)
@@ -106,7 +106,7 @@ def test_a_sweep_has_the_runs_and_skipped_regions_of_its_tables(each_catalog: Ca
     each_catalog.backoffs.skip_regions("a", [skipped])
     each_catalog.backoffs.skip_regions("c", [skipped])
     each_catalog.register("new", uri="/data/new.lance")
-    found = each_catalog.sweep(["a", "b", "new"])
+    found = each_catalog.work_of(["a", "b", "new"])
     assert (
         found["a"].last_runs
         == each_catalog.last_runs("a")
@@ -121,7 +121,7 @@ def test_a_sweep_has_the_runs_and_skipped_regions_of_its_tables(each_catalog: Ca
     assert found["b"].skipped_regions == ()
     assert (found["new"].last_runs, found["new"].runs.running) == ({}, ())
     assert set(found) == {"a", "b", "new"}
-    assert each_catalog.sweep([]) == {}
+    assert each_catalog.work_of([]) == {}
 
 
 def test_merges(each_catalog: Catalog) -> None:

@@ -34,7 +34,7 @@ from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.fragments import (
     FragmentLimits,
     FragmentSizes,
-    Runs,
+    SmallRuns,
     fragment_sizes,
     plan_rewrites,
     small_runs,
@@ -231,7 +231,7 @@ def _refusal(base: BaseTable) -> str:
 
 def _choose(
     base: BaseTable, sizes: FragmentSizes, limits: FragmentLimits, min_fragments: int | None
-) -> tuple[frozenset[int], Runs | None]:
+) -> tuple[frozenset[int], SmallRuns | None]:
     """Return the ids of the fragments that are worth a rewrite, and the runs of small ones."""
     sparse = sparse_fragment_ids(sizes, limits)
     if min_fragments is None:
@@ -247,7 +247,7 @@ def _plan(
     limits: FragmentLimits,
     budget: int,
     chosen: frozenset[int],
-    small: Runs | None,
+    small: SmallRuns | None,
 ) -> tuple[CompactTask, ...]:
     """Plan rewrites of the chosen fragments, as many as fit into a commit of ``budget`` bytes."""
     planned: list[CompactTask] = []

@@ -165,7 +165,7 @@ class Announcements:
 
     @property
     def is_over(self) -> bool:
-        """Whether the longest pause is over: whatever is due would be announced."""
+        """True after the longest pause: any due job would be announced now."""
         last = self._announced_at
         return last is None or self._clock() - last >= LAST_REPEAT_SECONDS
 

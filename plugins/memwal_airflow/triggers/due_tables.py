@@ -181,10 +181,12 @@ def _due_table(survey: Survey, jobs: Mapping[str, str], runs: LatestRuns) -> Due
     A job that succeeded after the survey is left out: what it did is not in the survey. The next
     poll reads whether it is due again.
     """
+    served = set()
     for job, run in runs.succeeded.items():
         seen = survey.last_runs.get(job)
         if run.finished_at is not None and (seen is None or seen < run.finished_at):
-            jobs = {name: reason for name, reason in jobs.items() if name != job}
+            served.add(job)
+    jobs = {job: reason for job, reason in jobs.items() if job not in served}
     if not jobs:
         return None
     return DueTable(

@@ -52,9 +52,9 @@ class GateResult:
     """Outcome of one evaluation of a gate."""
 
     opens: bool
-    """Whether the wait is over: a job is due, or the run is forced."""
+    """True if the wait is over: a job is due, or the run is forced."""
     succeeds: bool
-    """Whether the task succeeds when it ends now; otherwise it is skipped."""
+    """True if the task succeeds when it ends now; otherwise it is skipped."""
     message: str
     lines: tuple[str, ...] = ()
     """A line for each region with a backlog, for the log."""
