@@ -8,6 +8,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Tests start hundreds of processes; without stored bytecode each compiles Airflow, Spark and Lance.
 unexport PYTHONDONTWRITEBYTECODE
+# uv installs into the active environment, which may be another one.
+export VIRTUAL_ENV := $(abspath $(VENV))
 .PHONY: help setup ui demo test test-slow bench-test test-all soak safeguards lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
