@@ -317,13 +317,13 @@ class Catalog(History):
         has a sensor for each region, and jobs of regions.
         """
         sample = super().record_backlog(table, status)
-        regions = ManagedTableRow.regions.is_distinct_from(len(status.regions))
+        regions = ManagedTableRow.regions.is_distinct_from(status.region_count)
         with self._database.writing() as session:
             changed = session.scalars(
                 update(ManagedTableRow)
                 .where(ManagedTableRow.name == table)
                 .where(regions | (ManagedTableRow.mem_wal != status.mem_wal))
-                .values(regions=len(status.regions), mem_wal=status.mem_wal)
+                .values(regions=status.region_count, mem_wal=status.mem_wal)
                 .returning(ManagedTableRow.id)
             ).all()
         if changed:

@@ -211,7 +211,7 @@ class History(RunHistory):
             wal_entries=status.unflushed_wal_entries,
             version=status.version,
             base_rows=status.base_rows,
-            regions=len(status.regions),
+            regions=status.region_count,
             oldest_seconds=status.oldest_backlog_seconds,
             lag_generations=max((index.generations for index in status.indexes), default=None),
             lag_rows=max((index.rows or 0 for index in status.indexes), default=None),

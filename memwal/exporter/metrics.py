@@ -126,7 +126,12 @@ TABLE_GAUGES = (
         "Regions with unflushed rows of writers that are closed or dead.",
         _status(lambda s: s.regions_to_recover),
     ),
-    TableGauge("memwal.table.regions", "{region}", "Regions.", _status(lambda s: len(s.regions))),
+    TableGauge(
+        "memwal.table.regions",
+        "{region}",
+        "Regions, also those that nothing was written to yet.",
+        _status(lambda s: s.region_count),
+    ),
     TableGauge(
         "memwal.table.skipped_regions",
         "{region}",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
+from memwal.base_table.commit import newest_spec
 from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.fragments import fragment_sizes, small_runs
 from memwal.base_table.named_files import find_cut_indexes, unnamed_bytes
@@ -73,7 +74,7 @@ def read_status(
     claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`;
     every ten minutes, a process also lists the log, see
     :func:`~memwal.jobs.unflushed.find_missing_entry`, and the files of the indexes.
-    With ``regions``, only these are read. A region that was never claimed is left out.
+    With ``regions``, only these are read. A region that was never claimed is counted only.
     ``collection`` has the limits of the garbage collection, ``compaction`` those from which a
     fragment is not small. With ``old_bytes``, all files of the table's versions are listed, a
     request for every 1,000 of them; by default only those on a local disk. ``clock`` returns
@@ -112,6 +113,7 @@ def read_status(
         version=base.version,
         mem_wal=base.index is not None,
         regions=tuple(backlogs),
+        unwritten_regions=_count_unwritten(base, manifests.values()) if regions is None else 0,
         indexes=tuple(
             replace(_lag(base, name, indexed, stale, maintained), damaged=name in damaged)
             for name in names
@@ -136,6 +138,13 @@ def read_status(
         read_cache_bytes=cached_bytes(),
         read_cache_budget=cache_budget(),
     )
+
+
+def _count_unwritten(base: BaseTable, manifests: Collection[RegionManifest]) -> int:
+    """Return how many regions of the newest spec no writer has claimed yet."""
+    spec = newest_spec(base)
+    claimed = sum(spec is not None and m.spec_id == spec.spec_id for m in manifests)
+    return max(base.details.num_regions - claimed, 0)
 
 
 def _stored_versions(location: TableLocation, *, everything: bool) -> dict[int, float] | None:

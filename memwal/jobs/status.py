@@ -106,6 +106,9 @@ class TableStatus(JsonRecord):
     """One for each region that was read."""
     indexes: tuple[IndexLag, ...]
     """One for each maintained index, then one for each other that index builds extend."""
+    unwritten_regions: int = 0
+    """Regions that the region spec knows in advance and that nothing was written to yet; 0 if that
+    depends on the rows, or when only some regions were read."""
     mem_wal: bool = True
     """True if MemWAL is enabled; without it there are no regions, and no jobs of regions."""
     snapshot_age_seconds: float | None
@@ -192,7 +195,7 @@ class TableStatus(JsonRecord):
         if not self.mem_wal:
             return "without MemWAL"
         return (
-            f"{plural(len(self.regions), 'region')}, {plural(self.backlog_rows, 'row')} in "
+            f"{plural(self.region_count, 'region')}, {plural(self.backlog_rows, 'row')} in "
             f"{plural(self.backlog_generations, 'generation')} to merge"
         )
 
@@ -258,6 +261,11 @@ class TableStatus(JsonRecord):
             snapshot_age_seconds=_aged(self.snapshot_age_seconds, seconds),
             oldest_version_seconds=_aged(self.oldest_version_seconds, seconds),
         )
+
+    @property
+    def region_count(self) -> int:
+        """Number of regions, also of those that nothing was written to yet."""
+        return len(self.regions) + self.unwritten_regions
 
     @property
     def backlog_generations(self) -> int:

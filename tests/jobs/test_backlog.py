@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from support.data.tables import REGION, MakeTable, age, folder, later, numbered, rows
@@ -27,6 +27,7 @@ def test_of_a_new_table_is_empty(make_table: MakeTable) -> None:
     found = table.status()
 
     assert found.regions == ()
+    assert (found.unwritten_regions, found.region_count) == (4, 4)
     assert (found.backlog_generations, found.backlog_rows, found.backlog_bytes) == (0, 0, 0)
     assert [(lag.name, lag.generations, lag.regions) for lag in found.indexes] == [("id_idx", 0, 0)]
     assert found.snapshot_age_seconds is None
@@ -206,6 +207,16 @@ def test_only_the_regions_asked_for(make_table: MakeTable) -> None:
     first = table.region_ids()[0]
     found = table.status(regions=[first, uuid4()])
     assert [region.region_id for region in found.regions] == [str(first)]
+
+
+def test_regions_are_counted_before_their_first_write(make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    found = table.status()
+    assert (len(found.regions), found.unwritten_regions, found.region_count) == (1, 2, 3)
+    only = table.status(regions=[UUID(found.regions[0].region_id)])
+    assert only.region_count == 1
 
 
 def test_the_log_is_counted_behind_what_was_collected(table: memwal.Table) -> None:

@@ -317,7 +317,17 @@ def overflowing(page: Page) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("width", [390, 760])
+def cut_off(page: Page) -> list[str]:
+    """Texts that are wider than the element that holds them, which shows only a part."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("body *")]
+        .filter((one) => one.clientWidth > 2 && one.scrollWidth > one.clientWidth + 1)
+        .filter((one) => one.matches("th, td, th *, td *, .figure *, .pairs *, .below, .chip"))
+        .map((one) => `${one.tagName}.${one.className}: ${one.textContent}`)"""
+    )
+
+
+@pytest.mark.parametrize("width", [390, 760, 1280])
 def test_narrow(tab: Callable[..., Any], server: PageServer, width: int) -> None:
     opened = tab(width=width, height=844)
     page = opened.page
@@ -326,12 +336,14 @@ def test_narrow(tab: Callable[..., Any], server: PageServer, width: int) -> None
     page.get_by_role("searchbox").fill("flights")
     expect(page.locator(".fleet tbody tr:nth-child(90)")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert cut_off(page) == []
     if width < 720:
         assert overflowing(page) == []
     picture(page, f"fleet-{width}")
     assert opened.violations() == []
     open_table(page, server, "flights")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert cut_off(page) == []
     if width < 720:
         assert overflowing(page) == []
     picture(page, f"table-{width}")

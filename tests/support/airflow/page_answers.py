@@ -280,6 +280,7 @@ class Canned:
             "uri": row["uri"],
             "version": row["version"],
             "mem_wal": row["table"] not in self.plain,
+            "unwritten_regions": 0,
             "indexes": [
                 asdict(lag)
                 for lag in (

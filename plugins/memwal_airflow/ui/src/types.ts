@@ -114,6 +114,8 @@ export interface Status {
   version: number;
   /** Without MemWAL a table has no regions, and no jobs of regions. */
   mem_wal: boolean;
+  /** Regions of the spec that nothing was written to yet. */
+  unwritten_regions: number;
   indexes: IndexLag[];
   snapshot_age_seconds: number | null;
   small_fragments: number | null;

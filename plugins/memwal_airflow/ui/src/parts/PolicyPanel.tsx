@@ -1,16 +1,16 @@
 import type { JSX } from "preact";
 
-import { duration, exact, size, words } from "../format";
+import { duration, exact, size } from "../format";
 import { Panel } from "./Panel";
 
-/** The policy of a table, as it is in the catalog. */
+/** The policy of a table, as it is in the catalog: with the keys that `policy set` takes. */
 export function PolicyPanel({ policy }: { policy: Record<string, unknown> }): JSX.Element {
   return (
-    <Panel id="policy" title="Policy" note="changed with memwal catalog">
+    <Panel id="policy" title="Policy" note="changed with memwal catalog policy set">
       <dl class="pairs policy">
         {Object.entries(policy).map(([name, value]) => (
           <div key={name}>
-            <dt>{words(name.replace(/_(seconds|bytes)$/, ""))}</dt>
+            <dt>{name}</dt>
             <dd>{shown(name, value)}</dd>
           </div>
         ))}

@@ -159,7 +159,7 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
             </Panel>
           </div>
           {status.mem_wal && (
-            <Panel id="regions" title="Regions" note={`${exact(found.length)} in all`}>
+            <Panel id="regions" title="Regions" note={regionsNote(found.length, status.unwritten_regions)}>
               <RegionMap
                 regions={found}
                 skipped={skipped}
@@ -197,6 +197,11 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
       <PolicyPanel policy={table.policy} />
     </>
   );
+}
+
+function regionsNote(written: number, unwritten: number): string {
+  const all = `${exact(written + unwritten)} in all`;
+  return unwritten ? `${all}, ${exact(unwritten)} not written to yet` : all;
 }
 
 function Numbers({ table }: { table: TableDetail }): JSX.Element {
