@@ -41,6 +41,7 @@ _PAGES = 8
 _MANY_BITS = 200 * 8
 
 _BLOCK_BYTES = 32
+_BLOCK_BITS = 8 * _BLOCK_BYTES
 _SALTS = np.array(
     [
         *(0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D),
@@ -64,7 +65,7 @@ class FilterBuilder:
         self._fixed = _empty_bits(FILTER_BYTES // _BLOCK_BYTES)
         self._sized = None
         if keys > SIZED_FILTER_KEYS:
-            self._sized = _empty_bits(-(-keys * _BITS_PER_KEY // (8 * _BLOCK_BYTES)))
+            self._sized = _empty_bits(-(-keys * _BITS_PER_KEY // _BLOCK_BITS))
 
     def add(self, key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
         """Add keys, whose columns are in key order; the empty key of every row without columns.
@@ -73,11 +74,11 @@ class FilterBuilder:
         """
         for columns in _slices(key_columns):
             hashes = _hash_slice(columns)
-            within = _bits_within(hashes)
+            within = _bits_within(hashes) + _WORDS
             for bits in (self._fixed, self._sized):
                 if bits is None:
                     continue
-                first = _first_bits(hashes, len(bits) // (8 * _BLOCK_BYTES))
+                first = _block_numbers(hashes, len(bits) // _BLOCK_BITS) * _BLOCK_BITS
                 for word in within:
                     bits[word + first] = True
 
@@ -94,7 +95,7 @@ class FilterBuilder:
 
 
 def _empty_bits(blocks: int) -> Mask:
-    return np.zeros(blocks * 8 * _BLOCK_BYTES, np.bool_)
+    return np.zeros(blocks * _BLOCK_BITS, np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,15 +158,12 @@ class BloomFilter:
 
     def might_contain_hashes(self, hashes: Hashes) -> Mask:
         """Return the same for keys by their :func:`hash_keys`."""
-        data = self._bytes
-        hits = np.ones(len(hashes), np.bool_)
+        blocks = np.frombuffer(self.data, "<u4").reshape(-1, _BLOCK_BYTES // 4)
+        hits = np.empty(len(hashes), np.bool_)
         for start in range(0, len(hashes), keys.SLICE_ROWS):
-            hit = hits[start : start + keys.SLICE_ROWS]
-            for positions in _bit_positions(
-                hashes[start : start + keys.SLICE_ROWS], len(data) // _BLOCK_BYTES
-            ):
-                bits = np.uint8(1) << (positions & 7).astype(np.uint8)
-                hit &= (data[positions >> 3] & bits) != 0
+            part = hashes[start : start + keys.SLICE_ROWS]
+            words = blocks[_block_numbers(part, len(blocks))].T
+            hits[start : start + keys.SLICE_ROWS] = _are_set(part, words)
         return hits
 
     @property
@@ -189,13 +187,11 @@ def which_might_contain(filters: Sequence[BloomFilter | None], hashes: Hashes) -
             by_blocks.setdefault(len(bloom.data) // _BLOCK_BYTES, []).append(at)
     for blocks, of_size in by_blocks.items():
         data = [bloom.data for at in of_size if (bloom := filters[at]) is not None]
-        for number in range(len(hashes)):
-            positions = _bit_positions(hashes[number : number + 1], blocks)[:, 0]
-            start = int(positions[0]) // (8 * _BLOCK_BYTES) * _BLOCK_BYTES
+        for number, block in enumerate(_block_numbers(hashes, blocks).tolist()):
+            start = block * _BLOCK_BYTES
             tested = b"".join([content[start : start + _BLOCK_BYTES] for content in data])
-            words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4)
-            wanted = np.uint32(1) << (positions % 32).astype(np.uint32)
-            might[of_size] |= ((words & wanted) == wanted).all(axis=1)
+            words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4).T
+            might[of_size] |= _are_set(hashes[number : number + 1], words)
     return might
 
 
@@ -213,21 +209,22 @@ def _slices(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterable[list[
     return keys.slices(key_columns) if key_columns else [[]]
 
 
-def _bit_positions(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
-    """Return the bit positions of each hash, one for each word of its block: shape (8, hashes)."""
-    return _bits_within(hashes) + _first_bits(hashes, blocks)
+def _are_set(hashes: Hashes, words: npt.NDArray[np.uint32]) -> Mask:
+    """Return whether all bits of each hash are set in the words of its block, shape (8, blocks)."""
+    wanted = np.uint32(1) << _bits_within(hashes)
+    are_set: Mask = ((words & wanted) == wanted).all(axis=0)
+    return are_set
 
 
-def _bits_within(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """Return the bit of each hash in each word of its block, counted from the block's first."""
-    bits: npt.NDArray[np.int64] = ((hashes.astype(np.uint32) * _SALTS) >> np.uint32(27)) + _WORDS
+def _bits_within(hashes: Hashes) -> npt.NDArray[np.uint32]:
+    """Return the bit of each hash in each word of its block, shape (8, hashes)."""
+    bits: npt.NDArray[np.uint32] = (hashes.astype(np.uint32) * _SALTS) >> np.uint32(27)
     return bits
 
 
-def _first_bits(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
-    """Return the first bit of each hash's block."""
-    block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
-    return (block * np.uint64(8 * _BLOCK_BYTES)).view(np.int64)
+def _block_numbers(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
+    """Return the block of each hash."""
+    return (((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)).view(np.int64)
 
 
 def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:

@@ -17,7 +17,7 @@ from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import encode_row_set
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import ReadSources
-from memwal.reader.sources.narrow_columns import take_from_memory
+from memwal.reader.sources.narrow_columns import take_stored
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.util.arrays import Mask, Numbers, RowIds, distinct
 from memwal.util.concurrency import run_all
@@ -117,10 +117,7 @@ def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[st
     elif (snapshot := sources.generations[number].snapshot) is not None:
         table = described(snapshot.view.take(rows.astype(np.int64), columns=names))
     else:
-        source = sources.generations[number]
-        table = take_from_memory(source, base.schema, names, rows)
-        if table is None:
-            table = source.dataset._take_rows(rows.tolist(), columns=names)
+        table = take_stored(sources.generations[number], base.schema, names, rows)
     return pa.Table.from_arrays(table.columns, schema=schema)
 
 

@@ -35,7 +35,7 @@ from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
-from memwal.reader.sources.narrow_columns import is_narrow, take_from_memory
+from memwal.reader.sources.narrow_columns import layout_of, take_stored
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column, newest_row_positions
@@ -247,14 +247,14 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
     ]
     undecided = np.zeros(len(keys.encoded), np.bool_)
     for search in searches:
-        undecided[search.candidates] = True
+        undecided |= search.candidates
 
     def look_up(at: Positions) -> list[_FoundKeys]:
         chosen = keys.take(at)
         return [_FoundKeys(None, at, _from_base(base, chosen.columns, chosen.encoded, names))]
 
     tasks = [
-        functools.partial(search.run, keys, names) for search in searches if len(search.candidates)
+        functools.partial(search.run, keys, names) for search in searches if search.candidates.any()
     ]
     absent = np.flatnonzero(~undecided)
     if len(absent):
@@ -267,7 +267,7 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
         hits += look_up(np.flatnonzero(undecided))
     if len(searches) > 1:
         hits = _newest_of_regions(sources, hits, keys)
-    return [_FoundRows(hit.source, hit.rows) for hit in hits if hit.rows is not None]
+    return [_FoundRows(hit.source, hit.rows) for hit in hits]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,7 +276,7 @@ class _FoundKeys:
 
     source: GenerationSource | None  # None for the base table, for keys that no generation has.
     at: Positions
-    rows: pa.Table | None
+    rows: pa.Table
 
 
 def _newest_of_regions(
@@ -292,7 +292,7 @@ def _newest_of_regions(
     for number, hit in zip(numbers, hits, strict=True):
         rows = hit.rows
         stale = hit.at[newest[hit.at] > number]
-        if rows is not None and len(stale):
+        if len(stale):
             of_rows = key_column(rows, sources.base.primary_key)
             rows = rows.filter(
                 pc.invert(pc.is_in(of_rows, value_set=keys.encoded.take(pa.array(stale))))
@@ -315,62 +315,80 @@ class _RegionSearch:
         self.base = base
         # Newest first, with a mask of the keys that each may have; None if its filter is not read.
         self.generations: list[tuple[GenerationSource, Mask | None]] = []
-        asked = keys.take(positions)
-        is_candidate = np.zeros(len(keys.encoded), np.bool_)
+        asked = keys.hashes[positions]
+        self.candidates = np.zeros(len(keys.encoded), np.bool_)  # Keys that any of them may have.
         for source in generations:
             # Of a generation whose Bloom filter fits the table's present schema.
             folder = source.folder if source.snapshot is None else None
-            might = None if folder is None else might_hold_if_read(base, folder, asked.hashes)
+            might = None if folder is None else might_hold_if_read(base, folder, asked)
             if might is None:
-                is_candidate[positions] = True
+                self.candidates[positions] = True
                 self.generations.append((source, None))
             elif might.any():
                 mask = np.zeros(len(keys.encoded), np.bool_)
                 mask[positions] = might
-                is_candidate |= mask
+                self.candidates |= mask
                 self.generations.append((source, mask))
-        self.candidates = np.flatnonzero(is_candidate)  # Keys that any of them may have.
 
     def run(self, keys: _WantedKeys, names: Sequence[str]) -> list[_FoundKeys]:
         """Return the keys that each generation has and no newer one, deleted ones too."""
-        remaining: Positions = self.candidates
+        remaining = self.candidates.copy()
         hits: list[_FoundKeys] = []
         for source, mask in self.generations:
-            possible = remaining if mask is None else remaining[mask[remaining]]
+            possible = np.flatnonzero(remaining if mask is None else remaining & mask)
             folder = source.folder if source.snapshot is None else None
             if mask is None and folder is not None and len(possible):
                 possible = possible[might_hold(self.base, folder, keys.hashes[possible])]
             if not len(possible):
                 continue
-            at, rows = _from_generation(self.base, source, keys.take(possible), names)
-            hits.append(_FoundKeys(source, possible[at], rows))
-            remaining = np.setdiff1d(remaining, possible[at], assume_unique=True)
+            hit = _from_generation(self.base, source, keys, possible, names)
+            if hit is not None:
+                hits.append(hit)
+                remaining[hit.at] = False
         return hits
 
 
 def _from_generation(
-    base: BaseTable, source: GenerationSource, keys: _WantedKeys, names: Sequence[str]
-) -> tuple[Positions, pa.Table | None]:
-    """Return the keys that the generation has, and the rows of those that it did not delete."""
+    base: BaseTable,
+    source: GenerationSource,
+    keys: _WantedKeys,
+    asked: Positions,
+    names: Sequence[str],
+) -> _FoundKeys | None:
+    """Return the keys at positions ``asked`` that a generation has, with their rows; or None."""
     columns = [*names, TOMBSTONE]
     if source.snapshot is not None:
+        chosen = keys.take(asked).columns
         row_numbers = source.snapshot.lookup(
-            [key_column(keys.columns, [name]) for name in base.primary_key]
+            [key_column(chosen, [name]) for name in base.primary_key]
         )
         at = np.flatnonzero(row_numbers >= 0)
         stored = [name for name in columns if name != ROW_ADDRESS]
         rows = source.snapshot.view.take(row_numbers[at], columns=stored) if len(at) else None
     else:
-        at, addresses = _addresses(base, source, keys)
-        rows = _take_stored(base, source, addresses, columns) if len(at) else None
-        if rows is not None:
+        encoded = keys.encoded.take(pa.array(asked))
+        at, addresses = _addresses(base, source, encoded)
+        rows = None
+        if len(at):
+            rows = _take_generation(base, source, addresses, columns)
             # Nothing else verifies the sidecar.
-            found = pc.index_in(key_column(rows, base.primary_key), value_set=keys.take(at).encoded)
+            wanted = encoded.take(pa.array(at))
+            found = pc.index_in(key_column(rows, base.primary_key), value_set=wanted)
             if pc.count_distinct(found).as_py() != len(at) or len(found) != len(at):
                 raise _wrong_index(source)
     if rows is None:
-        return at, None
-    return at, rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
+        return None
+    live = pc.invert(pc.fill_null(rows.column(TOMBSTONE), False))
+    return _FoundKeys(source, asked[at], rows.filter(live))
+
+
+def _take_generation(
+    base: BaseTable, source: GenerationSource, addresses: RowIds, names: Sequence[str]
+) -> pa.Table:
+    if len(addresses) > _MAX_TAKEN_ROWS:
+        return _take_rows(source.dataset, addresses, names)
+    schema = base.schema.append(pa.field(TOMBSTONE, pa.bool_()))
+    return take_stored(source, schema, names, addresses)
 
 
 def _wrong_index(source: GenerationSource) -> CorruptDataError:
@@ -381,40 +399,29 @@ def _wrong_index(source: GenerationSource) -> CorruptDataError:
 
 
 def _addresses(
-    base: BaseTable, source: GenerationSource, keys: _WantedKeys
+    base: BaseTable, source: GenerationSource, encoded: pa.Array
 ) -> tuple[Positions, RowIds]:
     """Return the keys that a flushed generation has, and the addresses of their newest rows."""
-    if source.folder is not None:
-        fragments = source.dataset.get_fragments()
-        if not any(fragment.metadata.deletion_file for fragment in fragments):
-            row_numbers = None
-            try:
-                row_numbers = key_positions(base.location, source.folder, keys.encoded)
-            except CorruptDataError as error:
-                logger.warning(
-                    "the rows of %s are read without its key index: %s", source.folder, error
-                )
-            if row_numbers is not None:
-                exists = row_numbers >= 0
-                if row_numbers.max(initial=-1) >= sum(part.physical_rows for part in fragments):
-                    raise _wrong_index(source)
-                return np.flatnonzero(exists), _to_addresses(fragments, row_numbers[exists])
+    layout = layout_of(source)
+    if source.folder is not None and not layout.has_deletions:
+        row_numbers = None
+        try:
+            row_numbers = key_positions(base.location, source.folder, encoded)
+        except CorruptDataError as error:
+            logger.warning(
+                "the rows of %s are read without its key index: %s", source.folder, error
+            )
+        if row_numbers is not None:
+            exists = row_numbers >= 0
+            if row_numbers.max(initial=-1) >= layout.rows:
+                raise _wrong_index(source)
+            return np.flatnonzero(exists), layout.addresses_at(row_numbers[exists])
     # Without a sidecar, all keys are read; those of one generation are bounded by the size of a
     # MemTable.
-    newest = find_newest([source], base.primary_key, keys.encoded.type)
-    position = pc.index_in(keys.encoded, value_set=newest.keys)
+    newest = find_newest([source], base.primary_key, encoded.type)
+    position = pc.index_in(encoded, value_set=newest.keys)
     exists = position.is_valid().to_numpy(zero_copy_only=False)
     return np.flatnonzero(exists), newest.addresses[position.drop_null().to_numpy()]
-
-
-def _to_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> RowIds:
-    """Convert row numbers of a data set from which no row was deleted to addresses."""
-    starts = np.cumsum([0, *(fragment.physical_rows for fragment in fragments)])
-    numbers = np.array([fragment.fragment_id for fragment in fragments], np.uint64)
-    which = starts.searchsorted(rows, side="right") - 1
-    offsets = (rows - starts[which]).astype(np.uint64)
-    addresses: RowIds = (numbers[which] << np.uint64(32)) | offsets
-    return addresses
 
 
 def _from_base(
@@ -431,29 +438,6 @@ def _from_base(
         rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
     # For a composite key, every combination of the columns passes the predicate.
     return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=encoded))
-
-
-def _take_stored(
-    base: BaseTable, source: GenerationSource, addresses: RowIds, names: Sequence[str]
-) -> pa.Table:
-    """Read rows of a flushed generation; narrow columns from memory if they are kept there."""
-    narrow = [
-        name
-        for name in names
-        if name != ROW_ADDRESS and (name == TOMBSTONE or is_narrow(base.schema.field(name).type))
-    ]
-    schema = base.schema.append(pa.field(TOMBSTONE, pa.bool_()))
-    rows = None
-    if len(addresses) <= _MAX_TAKEN_ROWS:
-        rows = take_from_memory(source, schema, narrow, addresses)
-    if rows is None:
-        return _take_rows(source.dataset, addresses, names)
-    others = [name for name in names if name not in narrow]
-    if others:
-        read = source.dataset._take_rows(addresses.tolist(), columns=others)
-        for name in others:
-            rows = rows.append_column(name, read.column(name))
-    return rows.select(list(names))
 
 
 def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) -> pa.Table:

@@ -25,7 +25,7 @@ from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource, write_in_memory
 from memwal.reader.sources.snapshot import fragments_of
-from memwal.util.arrays import Addresses, Mask, RowIds
+from memwal.util.arrays import Addresses, Mask, Positions, RowIds
 from memwal.util.concurrency import run_all
 
 # A column of a generation that takes more is read from its files each time, as a stream.
@@ -51,13 +51,9 @@ class FragmentLayout:
     """Fragments of the data set of a generation, with their rows."""
 
     fragments: tuple[tuple[int, int], ...]  # Number and rows of each, in the order of a scan.
+    rows: int  # Of all fragments.
     has_deletions: bool  # Whether rows were deleted from it, as no writer does.
     file_bytes: float  # Size of its data files; infinite if it is not recorded.
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return sum(rows for _, rows in self.fragments)
 
     def addresses(self) -> Addresses:
         """Return the address of each row."""
@@ -66,6 +62,16 @@ class FragmentLayout:
             for number, rows in self.fragments
         ]
         return np.concatenate([np.empty(0, np.uint64), *parts])
+
+    def addresses_at(self, positions: Positions) -> Addresses:
+        """Return the addresses of the rows at some positions in the order of a scan."""
+        addresses = np.empty(len(positions), np.uint64)
+        start = 0
+        for number, rows in self.fragments:
+            inside = positions >= start
+            addresses[inside] = (positions[inside] - start + (number << 32)).view(np.uint64)
+            start += rows
+        return addresses
 
     def positions(self, addresses: Addresses) -> npt.NDArray[np.int64]:
         """Return the position of each row in the order of a scan, by its address."""
@@ -97,6 +103,7 @@ def layout_of(source: GenerationSource) -> FragmentLayout:
         fragments = source.dataset.get_fragments()
         return FragmentLayout(
             tuple((int(part.fragment_id), int(part.physical_rows)) for part in fragments),
+            sum(int(part.physical_rows) for part in fragments),
             any(part.metadata.deletion_file for part in fragments),
             sum(
                 file.file_size_bytes or math.inf for part in fragments for file in part.data_files()
@@ -167,20 +174,37 @@ def read_ahead(
     return _columns_of(source, names)
 
 
-def take_from_memory(
+def take_stored(
     source: GenerationSource, schema: pa.Schema, names: Sequence[str], addresses: Addresses
+) -> pa.Table:
+    """Read rows of a flushed generation; narrow columns of ``schema`` from memory if kept there."""
+    kinds = {field.name: field.type for field in schema}
+    narrow = [name for name in names if name in kinds and is_narrow(kinds[name])]
+    rows = _take_from_memory(source, narrow, addresses) if narrow else None
+    others = list(names) if rows is None else [name for name in names if name not in narrow]
+    if rows is None or others:
+        read = source.dataset._take_rows(addresses.tolist(), columns=others)
+        if rows is None:
+            return read
+        for name in others:
+            rows = rows.append_column(name, read.column(name))
+    return rows.select(list(names))
+
+
+def _take_from_memory(
+    source: GenerationSource, names: Sequence[str], addresses: Addresses
 ) -> pa.Table | None:
-    """Return narrow columns of rows of a flushed generation; None if they are not in memory."""
-    if source.identity is None or not all(is_narrow(schema.field(name).type) for name in names):
+    def is_due() -> bool:
+        takes = _takes.get((source.identity, tuple(names)), itertools.count)
+        return next(takes) >= _TAKES_BEFORE
+
+    if source.identity is None:
         return None
-    cached = all(_columns.use((source.identity, name)) is not None for name in names)
-    takes = _takes.get((source.identity, tuple(names)), itertools.count)
-    if (not cached and next(takes) < _TAKES_BEFORE) or layout_of(source).has_deletions:
+    layout = layout_of(source)
+    if layout.has_deletions:
         return None
-    columns = _columns_of(source, names)
-    if columns is None:
-        return None
-    return columns.take(pa.array(layout_of(source).positions(addresses)))
+    columns = _columns_of(source, names, may_read=is_due)
+    return None if columns is None else columns.take(pa.array(layout.positions(addresses)))
 
 
 def passing_together(
@@ -240,12 +264,17 @@ def is_narrow(kind: pa.DataType) -> bool:
     )
 
 
-def _columns_of(source: GenerationSource, names: Sequence[str]) -> pa.Table | None:
-    """Return columns of a generation; None if one of them is too large to be kept."""
+def _columns_of(
+    source: GenerationSource, names: Sequence[str], *, may_read: Callable[[], bool] = lambda: True
+) -> pa.Table | None:
+    """Return columns of a generation; None if one of them is not in memory and is not read.
+
+    It is not read if it is too large to be kept, or if it ``may_read`` not.
+    """
     columns = {name: _columns.use((source.identity, name)) for name in names}
     missing = [name for name, cached in columns.items() if cached is None]
-    if missing and layout_of(source).file_bytes > _MAX_FILE_BYTES:
-        # To find out how large a column of long texts is, all of it would have to be read.
+    # To find out how large a column of long texts is, all of it would have to be read.
+    if missing and (layout_of(source).file_bytes > _MAX_FILE_BYTES or not may_read()):
         return None
     if missing:
         read = read_columns(source, missing)

@@ -133,10 +133,13 @@ def test_wide_columns_are_streamed(tmp_path: Any) -> None:
 
 
 def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
-    layout = FragmentLayout(((0, 3), (4, 2)), has_deletions=False, file_bytes=1)
+    layout = FragmentLayout(((0, 3), (4, 2)), rows=5, has_deletions=False, file_bytes=1)
     addresses = layout.addresses()
     assert addresses.tolist() == [0, 1, 2, 4 << 32, (4 << 32) + 1]
     assert layout.mask(addresses[[1, 4]]).tolist() == [False, True, False, False, True]
+    some = np.array([4, 0, 3, 2])
+    assert layout.addresses_at(some).tolist() == addresses[some].tolist()
+    assert layout.positions(addresses[some]).tolist() == some.tolist()
 
 
 def test_generations_with_large_files_are_streamed(
