@@ -274,6 +274,16 @@ class TablePolls:
         await self._refresh()
         await self._start([poll for poll in self._polls.values() if self._may_start(poll)])
 
+    async def wait(self, seconds: float) -> None:
+        """Wait until there is a result of a poll, at most so long."""
+        running = list(self.running.values())
+        if self._results:
+            return
+        if running:
+            await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(seconds)
+
     def finished(self) -> list[Survey | Outcome]:
         """Return the surveys and the failures of the polls that ended since the last call."""
         results, self._results = self._results, []

@@ -20,6 +20,7 @@ from memwal.jobs.job import RunState
 from memwal.util.records import JsonMapping
 from memwal_airflow.assets import due_asset, watched_asset
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
+from memwal_airflow.triggers.active_runs import active_runs
 
 DUE_DAG_ID = "memwal_due"
 
@@ -27,7 +28,8 @@ DUE_ALIAS = "memwal:due"
 """Alias of the assets that start the DAGs of tables."""
 
 ACTIVE_RUNS = 16
-"""Runs at once. With one, Airflow would lose events of tables that come while it is active."""
+"""Runs at once. With one, Airflow would lose events of tables that come while it is active. Their
+tasks run one after the other: each sees the runs that the one before has started."""
 
 RECENT = timedelta(minutes=10)
 """Runs of jobs that started so long before an event, or later, may have served it."""
@@ -66,7 +68,9 @@ def build_due_dag(*, watchers: int = 1) -> DAG:
         doc_md=_DOC,
         default_args={
             "owner": "memwal",
-            "execution_timeout": timedelta(minutes=10),
+            "execution_timeout": timedelta(minutes=2),
+            # Two that record the first update of one asset would fail, past all retries.
+            "max_active_tis_per_dag": 1,
             "retries": 2,
             "retry_delay": timedelta(seconds=10),
             # Before the jobs of all tables: it takes a second, and others wait for it.
@@ -80,21 +84,26 @@ def build_due_dag(*, watchers: int = 1) -> DAG:
 
 @task(outlets=[AssetAlias(DUE_ALIAS)])
 def start(*, triggering_asset_events: Any = None, outlet_events: Any = None) -> list[str]:
-    """Start the DAGs of the tables that the events name and that are still due.
+    """Start the DAGs of the tables that the events name, that are still due and have no active run.
 
     Returns their names. Airflow records the updates of the assets with the success of the task, all
     of them or none: a process that dies before leaves the tables to its retry, or to the next
-    announcement. One that is paused, or a retry after a lost answer, can start a table twice; the
-    second run finds nothing due.
+    announcement. A retry after a lost answer finds the runs that the first try has started. A
+    process that is paused after it asked for active runs can start a table that somebody else has
+    started since; the second run finds nothing due. Tables that are left out because a run of them
+    is active are announced again once it has ended, see
+    :class:`memwal_airflow.triggers.due.Announcements`.
     """
     events = [event for events in triggering_asset_events.values() for event in events]
     with closing(memwal.catalog.Catalog()) as catalog:
-        wanted = still_due(catalog, events)
+        due = still_due(catalog, events)
+    active = active_runs(due)
+    wanted = {table: jobs for table, jobs in due.items() if table not in active}
     for table, jobs in wanted.items():
         outlet_events[AssetAlias(DUE_ALIAS)].add(due_asset(table), extra={"jobs": jobs})
     if not wanted:
         raise TaskSkipped(
-            "A run has served each table since it was announced.",
+            "A run serves each table, or has served it since it was announced.",
             reason=TaskSkipReason.NOTHING_TO_DO,
         )
     logger.info("%d tables are started: %s", len(wanted), ", ".join(wanted))

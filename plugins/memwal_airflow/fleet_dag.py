@@ -39,6 +39,7 @@ from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
+from memwal_airflow.triggers.active_runs import active_runs
 
 DEFAULT_SCHEDULE = "@hourly"
 DEFAULT_VERIFIED = 3
@@ -171,9 +172,10 @@ def register_folder(uri: str) -> list[str]:
 def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     """Start the DAGs of due tables that nobody else starts; return their names.
 
-    No triggerer looks at these tables, or one announces them in vain. A triggerer stores the status
-    of each table that starts when due every few minutes. The status that is read here is not
-    stored: the health of a table that is not due goes on to say that nobody looks at it.
+    No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
+    A triggerer stores the status of each table that starts when due every few minutes. The status
+    that is read here is not stored: the health of a table that is not due goes on to say that
+    nobody looks at it.
     """
     from memwal.fleet.tables import survey
 
@@ -181,7 +183,10 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     with closing(memwal.catalog.Catalog()) as catalog:
         unwatched = unwatched_tables(catalog, now=datetime.now(UTC))
         unstarted = unstarted_tables(catalog)
-        for table in {table.name: table for table in [*unwatched, *unstarted]}.values():
+        tables = {table.name: table for table in [*unwatched, *unstarted]}
+        for name in active_runs(tables):
+            del tables[name]
+        for table in tables.values():
             try:
                 options = read_options(table.storage_options_ref)
                 due = survey(catalog, table, storage_options=options).due
@@ -212,7 +217,7 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
             len(unstarted),
             DUE_DAG_ID,
         )
-    logger.info("Started here: %s.", ", ".join(started) or "none, since none is due")
+    logger.info("Started here: %s.", ", ".join(started) or "none, since none is due without a run")
     return started
 
 

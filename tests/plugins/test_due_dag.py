@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
+from memwal_airflow import due_dag
 from memwal_airflow.due_dag import DUE_ALIAS, build_due_dag, start, still_due
 
 from memwal.catalog import Catalog
@@ -50,6 +51,8 @@ def test_each_shard_has_a_watcher_and_any_event_starts_a_run(watchers: int) -> N
     assert triggers == [{"shard": n, "shards": watchers} for n in range(watchers)]
     # Events that come while a run is active are lost if it is the only one.
     assert dag.max_active_runs > 1
+    # A task that does not see what another one starts would start it again.
+    assert dag.get_task("start").max_active_tis_per_dag == 1
 
 
 def test_what_no_run_has_served_is_started(catalog: Catalog) -> None:
@@ -88,6 +91,14 @@ def test_a_failed_run_has_served_nothing(catalog: Catalog) -> None:
     assert set(still_due(catalog, [event(flights={})])) == {"flights"}
 
 
+@pytest.fixture
+def active(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The tables with an active run, by Airflow."""
+    tables: set[str] = set()
+    monkeypatch.setattr(due_dag, "active_runs", lambda asked: tables & set(asked))
+    return tables
+
+
 class Updates:
     """The updates of assets by an alias."""
 
@@ -98,10 +109,14 @@ class Updates:
         self.made[asset.uri] = extra
 
 
-def test_the_assets_of_exactly_these_tables_are_updated(catalog: Catalog) -> None:
+def test_the_assets_of_exactly_these_tables_are_updated(catalog: Catalog, active: set[str]) -> None:
     outlets: defaultdict[Any, Updates] = defaultdict(Updates)
     merge(catalog, "served")
-    events = {"memwal://due/0": [event(flights={}, served={})], "memwal://due/1": [event(ships={})]}
+    active.add("late")
+    events = {
+        "memwal://due/0": [event(flights={}, served={})],
+        "memwal://due/1": [event(ships={}, late={})],
+    }
     started = start.function(triggering_asset_events=events, outlet_events=outlets)
     assert sorted(started) == ["flights", "ships"]
     ((alias, updates),) = outlets.items()
@@ -111,6 +126,7 @@ def test_the_assets_of_exactly_these_tables_are_updated(catalog: Catalog) -> Non
 
 
 @pytest.mark.parametrize("events", [{}, {"memwal://due/0": [event(served={})]}])
+@pytest.mark.usefixtures("active")
 def test_without_a_table_to_start_the_task_is_skipped(catalog: Catalog, events: Any) -> None:
     merge(catalog, "served")
     with pytest.raises(AirflowSkipException):

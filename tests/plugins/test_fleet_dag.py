@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from memwal_airflow import fleet_dag
 from memwal_airflow.fleet_dag import (
     UNWATCHED,
     FleetSettings,
     build_fleet_dags,
     sample_tables,
+    start_unwatched,
     unstarted_tables,
     unwatched_tables,
 )
@@ -87,6 +91,17 @@ def test_a_table_that_is_announced_in_vain_is_noticed(catalog: Catalog) -> None:
         catalog.backoffs.record_failure(name, "start", "no run")
         catalog.backoffs.record_failure(name, "merge", "no space")
     assert [table.name for table in unstarted_tables(catalog)] == ["due"]
+
+
+def test_a_due_table_with_an_active_run_is_not_started_again(
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("waits", "runs"):
+        catalog.register(name, uri=backlog.uri)
+        catalog.backoffs.record_failure(name, "start", "no run")
+    monkeypatch.setattr(fleet_dag, "active_runs", lambda tables: {"runs"} & set(tables))
+    updates: dict[Any, Any] = defaultdict(MagicMock)
+    assert start_unwatched.function(outlet_events=updates) == ["waits"]
 
 
 DAG_FILE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import time
 from collections import defaultdict
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from memwal.util.records import JsonObject
+from memwal_airflow.triggers.active_runs import active_runs
 
 if TYPE_CHECKING:
     from memwal_airflow.triggers.due_tables import DueTable
@@ -31,10 +33,15 @@ MAX_TABLES = 100
 FIRST_REPEAT_SECONDS = 30.0
 LAST_REPEAT_SECONDS = 600.0
 
+FIRST_HOLD_SECONDS = 2.0
+"""Pause until the trigger asks again whether the active run of a due table has ended."""
+
 UNSTARTED_SECONDS = 600.0
 """Time after which a table that was announced, and that no run has served, counts as unstarted."""
 
 _FIRST_JOB = "merge"
+
+logger = logging.getLogger(__name__)
 
 
 class TablesDueTrigger(BaseEventTrigger):
@@ -47,8 +54,8 @@ class TablesDueTrigger(BaseEventTrigger):
     Airflow can lose an event: while a run is queued, while a DAG is paused, while no triggerer
     runs. So an event says what is due now, and not that something changed: a table is announced
     again, at first after :data:`FIRST_REPEAT_SECONDS` and then after longer and longer pauses,
-    until a job has run or nothing is due any more. The run that it starts looks itself at what is
-    due.
+    until a job has run or nothing is due any more. Before it repeats, the trigger asks Airflow
+    whether a run of the table is active. The run that it starts looks itself at what is due.
 
     The trigger holds no lease. Airflow gives the triggers of a triggerer without a heartbeat to
     another one (24 s after it froze), and starts a trigger that raised again. A triggerer that
@@ -85,13 +92,27 @@ class TablesDueTrigger(BaseEventTrigger):
         announcer = Announcer()
         try:
             while True:
-                wanted = announcer.wanted(await tables.poll())
+                due = await tables.poll()
+                wanted = announcer.wanted(due)
+                active = await _active_runs(announcer.announced_before(wanted))
+                event = announcer.announce(due, wanted, active=active)
                 await tables.record_unstarted(announcer.unstarted())
-                if wanted:
-                    yield TriggerEvent({"tables": wanted})  # type: ignore[no-untyped-call]
-                await asyncio.sleep(POLL_SECONDS)
+                if event:
+                    yield TriggerEvent({"tables": event})  # type: ignore[no-untyped-call]
+                await tables.wait(POLL_SECONDS)
         finally:
             tables.close()
+
+
+async def _active_runs(tables: Collection[str]) -> set[str]:
+    """Return the tables with an active run; none if Airflow does not tell: the task asks again."""
+    if not tables:
+        return set()
+    try:
+        return await asyncio.to_thread(active_runs, tables)
+    except Exception as error:
+        logger.warning("The runs of %d tables are not known: %s", len(tables), error)
+        return set()
 
 
 class Announcer:
@@ -110,28 +131,44 @@ class Announcer:
         # Since when a table waits for a run, and the runs of it that had succeeded then.
         self._waiting: dict[str, tuple[float, Mapping[str, int]]] = {}
 
-    def wanted(self, due: Mapping[str, DueTable]) -> dict[str, JsonObject]:
-        """Return what to announce now of the due tables, by name; it counts as announced."""
+    def wanted(self, due: Mapping[str, DueTable]) -> list[str]:
+        """Return the due tables to announce now, unless a run of them is active."""
         self._waiting = {
             name: (since, succeeded)
             for name, (since, succeeded) in self._waiting.items()
             if name in due and not due[name].is_served and due[name].succeeded == succeeded
         }
-        now = self._clock()
-        if now < self._next_at:
-            return {}
+        if self._clock() < self._next_at:
+            return []
         wanted = (name for name, table in due.items() if self._tables[name].is_wanted(table))
-        announced = {
-            name: {"jobs": dict(due[name].jobs), "succeeded": dict(due[name].succeeded)}
-            for name in itertools.islice(wanted, MAX_TABLES)
-        }
-        for name in announced:
-            self._waiting.setdefault(name, (now, due[name].succeeded))
-        if announced:
+        return list(itertools.islice(wanted, MAX_TABLES))
+
+    def announced_before(self, names: Collection[str]) -> list[str]:
+        """Return those of ``names`` that a run may serve: to ask for each would delay the others.
+
+        That of a table that is announced for the first time is found by the task.
+        """
+        return [name for name in names if self._tables[name].has_begun]
+
+    def announce(
+        self, due: Mapping[str, DueTable], names: Collection[str], *, active: Collection[str]
+    ) -> dict[str, JsonObject]:
+        """Return what an event says of ``names``, without those with an active run."""
+        now = self._clock()
+        event: dict[str, JsonObject] = {}
+        for name in names:
+            table = due[name]
+            self._waiting.setdefault(name, (now, table.succeeded))
+            if name in active:
+                self._tables[name].hold()
+            else:
+                self._tables[name].announce(table)
+                event[name] = {"jobs": dict(table.jobs), "succeeded": dict(table.succeeded)}
+        if event:
             self._next_at = now + EVENT_SECONDS
             for name in [n for n, table in self._tables.items() if n not in due and table.is_over]:
                 del self._tables[name]
-        return announced
+        return event
 
     def unstarted(self) -> set[str]:
         """Return the tables that are due still, and that no run serves in spite of the events."""
@@ -148,12 +185,16 @@ class Announcements:
     - nothing is announced while a job of the table runs or is about to be tried again: the same run
       of the DAG goes on with what is due next;
     - a job that is due again although it succeeded since the last announcement is announced at
-      once: the run that served it is done with it, and Airflow queues the next one behind it;
+      once: the run that served it is done with it;
     - a merge that was not announced is announced at once as well: it comes first in a run, so that
       the run of an announcement without it may have passed it over already;
     - anything else is repeated after a pause, which doubles each time and counts from the last
       announcement or from when a run was last seen to serve the table. A run has the time of the
-      pause to start its next job, and a job that fails again and again starts fewer and fewer runs.
+      pause to start its next job, and a job that fails again and again starts fewer and fewer runs;
+    - what would be announced while a run of the table is active is held until that run has ended:
+      it may serve the table yet, and a run that starts behind it would have nothing to do. The
+      pause between two questions for it doubles, so that it delays the table by no more than the
+      run has lasted, and by at most :data:`LAST_REPEAT_SECONDS`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -162,6 +203,13 @@ class Announcements:
         self._succeeded: Mapping[str, int] = {}
         self._jobs: Collection[str] = ()
         self._pause = FIRST_REPEAT_SECONDS
+        self._held_until = -math.inf
+        self._hold = FIRST_HOLD_SECONDS
+
+    @property
+    def has_begun(self) -> bool:
+        """True from the first announcement on."""
+        return self._announced_at is not None
 
     @property
     def is_over(self) -> bool:
@@ -170,21 +218,36 @@ class Announcements:
         return last is None or self._clock() - last >= LAST_REPEAT_SECONDS
 
     def is_wanted(self, due: DueTable) -> bool:
-        """Return whether to announce now; True counts as announced."""
-        now = self._clock()
-        if self._announced_at is not None:
-            if due.is_served:
+        """Return whether to announce now, unless a run of the table is active."""
+        now, last = self._clock(), self._announced_at
+        if due.is_served:
+            self._end_hold()
+            if last is not None:
                 self._announced_at = now
-                return False
-            before, latest = self._succeeded, due.succeeded
-            passed_over = _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs
-            if passed_over or any(latest.get(job) != before.get(job) for job in due.jobs):
-                self._pause = FIRST_REPEAT_SECONDS
-            elif now - self._announced_at < self._pause:
-                return False
-            else:
-                self._pause = min(2 * self._pause, LAST_REPEAT_SECONDS)
-        self._announced_at = now
+            return False
+        if now < self._held_until:
+            return False
+        return last is None or self._is_new(due) or now - last >= self._pause
+
+    def announce(self, due: DueTable) -> None:
+        """Note that the table is announced now."""
+        repeats = self._announced_at is not None and not self._is_new(due)
+        self._pause = min(2 * self._pause, LAST_REPEAT_SECONDS) if repeats else FIRST_REPEAT_SECONDS
+        self._announced_at = self._clock()
         self._succeeded = dict(due.succeeded)
         self._jobs = tuple(due.jobs)
-        return True
+        self._end_hold()
+
+    def hold(self) -> None:
+        """Note that a run of the table is active now."""
+        self._held_until = self._clock() + self._hold
+        self._hold = min(2 * self._hold, LAST_REPEAT_SECONDS)
+
+    def _end_hold(self) -> None:
+        self._held_until, self._hold = -math.inf, FIRST_HOLD_SECONDS
+
+    def _is_new(self, due: DueTable) -> bool:
+        """Return whether this was not due, or was served, since the last announcement."""
+        passed_over = _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs
+        before, latest = self._succeeded, due.succeeded
+        return passed_over or any(latest.get(job) != before.get(job) for job in due.jobs)

@@ -25,6 +25,9 @@ REFRESH_SECONDS = 5.0
 OPTIONS_SECONDS = 60.0
 """Seconds for which storage options are reused, by all tables with the same reference."""
 
+SHORTEST_WAIT_SECONDS = 0.2
+"""Pause between two rounds through all tables, however many polls end."""
+
 RETRY_SECONDS = 60.0
 """Time after a failure within which the task tries again: its delay of 30 s, and its start."""
 
@@ -108,14 +111,24 @@ class DueTables:
                 else:
                     self._due[result.table.name] = None
             work = await polls.work.read([survey.table.name for survey, _ in due])
+            now = datetime.now(UTC)
             for survey, jobs in due:
                 name = survey.table.name
-                self._due[name] = _due_table(survey, jobs, work[name].runs)
+                self._due[name] = due_table(survey, jobs, work[name].runs, now=now)
         except Exception as error:
             logger.warning("The poll failed, trying again: %s: %s", type(error).__name__, error)
             return {}
         self._due = {name: due for name, due in self._due.items() if name in polls.tables}
         return {name: due for name, due in self._due.items() if due is not None}
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for :data:`SHORTEST_WAIT_SECONDS`, then until a poll ends; ``seconds`` at most."""
+        shortest = min(SHORTEST_WAIT_SECONDS, seconds)
+        await asyncio.sleep(shortest)
+        if self._polls is None:
+            await asyncio.sleep(seconds - shortest)
+        else:
+            await self._polls.wait(seconds - shortest)
 
     async def record_unstarted(self, tables: set[str]) -> None:
         """Record for due tables that no run starts, and take back what is recorded for others.
@@ -175,7 +188,9 @@ def _due_jobs(failures: FailureTracker, survey: Survey) -> dict[str, str]:
     }
 
 
-def _due_table(survey: Survey, jobs: Mapping[str, str], runs: LatestRuns) -> DueTable | None:
+def due_table(
+    survey: Survey, jobs: Mapping[str, str], runs: LatestRuns, *, now: datetime
+) -> DueTable | None:
     """Return what is due of a table by its survey; None if nothing is any more.
 
     A job that succeeded after the survey is left out: what it did is not in the survey. The next
@@ -192,12 +207,13 @@ def _due_table(survey: Survey, jobs: Mapping[str, str], runs: LatestRuns) -> Due
     return DueTable(
         jobs=jobs,
         succeeded={job: run.run_id for job, run in runs.succeeded.items()},
-        is_served=bool(runs.running) or any(_tries_again(runs.newest.get(job)) for job in jobs),
+        is_served=bool(runs.running)
+        or any(_tries_again(runs.newest.get(job), now) for job in jobs),
     )
 
 
-def _tries_again(newest: JobRun | None) -> bool:
+def _tries_again(newest: JobRun | None, now: datetime) -> bool:
     """Return whether the newest run of a job is a try that failed and that another one follows."""
     if newest is None or newest.state != RunState.FAILED or newest.finished_at is None:
         return False
-    return datetime.now(UTC) - newest.finished_at < timedelta(seconds=RETRY_SECONDS)
+    return now - newest.finished_at < timedelta(seconds=RETRY_SECONDS)

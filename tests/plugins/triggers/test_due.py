@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from memwal_airflow.triggers import due as due_module
 from memwal_airflow.triggers import due_tables as due_tables_module
 from memwal_airflow.triggers.due import (
     EVENT_SECONDS,
+    FIRST_HOLD_SECONDS,
     FIRST_REPEAT_SECONDS,
     LAST_REPEAT_SECONDS,
     UNSTARTED_SECONDS,
@@ -42,6 +43,21 @@ class Clock:
         return self.seconds
 
 
+def announced(announcements: Announcements, table: DueTable) -> bool:
+    """Announce if it is time, without an active run."""
+    wanted = announcements.is_wanted(table)
+    if wanted:
+        announcements.announce(table)
+    return wanted
+
+
+def event_of(
+    announcer: Announcer, tables: Mapping[str, DueTable], *, active: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the tables of the event that follows now."""
+    return announcer.announce(tables, announcer.wanted(tables), active=active)
+
+
 # -- when to announce
 
 
@@ -64,11 +80,11 @@ def announcements(clock: Clock) -> Announcements:
 def test_the_first_is_immediate_and_repeated_until_it_is_served(
     announcements: Announcements, clock: Clock
 ) -> None:
-    assert announcements.is_wanted(due("merge"))
+    assert announced(announcements, due("merge"))
     pauses = []
     since = clock.seconds
     for _ in range(8):
-        while not announcements.is_wanted(due("merge")):
+        while not announced(announcements, due("merge")):
             clock.seconds += 1
         pauses.append(clock.seconds - since)
         since = clock.seconds
@@ -79,50 +95,74 @@ def test_the_first_is_immediate_and_repeated_until_it_is_served(
 
 def test_a_new_trigger_does_not_know_what_the_last_one_announced(clock: Clock) -> None:
     for _ in range(2):
-        assert Announcements(clock=clock).is_wanted(due("merge"))
+        assert announced(Announcements(clock=clock), due("merge"))
 
 
 def test_nothing_while_a_job_runs_and_time_for_the_next_job_of_the_run(
     announcements: Announcements, clock: Clock
 ) -> None:
-    assert announcements.is_wanted(due("merge"))
+    assert announced(announcements, due("merge"))
     for _ in range(100):
         clock.seconds += 10
-        assert not announcements.is_wanted(due("merge", running=True))
+        assert not announced(announcements, due("merge", running=True))
     clock.seconds += FIRST_REPEAT_SECONDS - 1
     # The merge of the run is done, and the build of its indexes has not begun.
-    assert not announcements.is_wanted(due("index", succeeded={"merge": 1}))
+    assert not announced(announcements, due("index", succeeded={"merge": 1}))
     clock.seconds += 1
-    assert announcements.is_wanted(due("index", succeeded={"merge": 1}))
+    assert announced(announcements, due("index", succeeded={"merge": 1}))
 
 
 def test_a_job_that_succeeded_and_is_due_again_is_announced_at_once(
     announcements: Announcements, clock: Clock
 ) -> None:
-    assert announcements.is_wanted(due("merge", succeeded={"merge": 1}))
-    assert not announcements.is_wanted(due("merge", succeeded={"merge": 1}))
-    assert announcements.is_wanted(due("merge", succeeded={"merge": 2}))
+    assert announced(announcements, due("merge", succeeded={"merge": 1}))
+    assert not announced(announcements, due("merge", succeeded={"merge": 1}))
+    assert announced(announcements, due("merge", succeeded={"merge": 2}))
 
 
 def test_a_merge_that_the_last_run_may_have_passed_over_is_announced_at_once(
     announcements: Announcements, clock: Clock
 ) -> None:
-    assert announcements.is_wanted(due("snapshot", "gc"))
+    assert announced(announcements, due("snapshot", "gc"))
     clock.seconds += 1
-    assert not announcements.is_wanted(due("gc", "index", succeeded={"snapshot": 1}))
-    assert announcements.is_wanted(due("gc", "merge", succeeded={"snapshot": 1}))
-    assert not announcements.is_wanted(due("gc", "merge", succeeded={"snapshot": 1}))
+    assert not announced(announcements, due("gc", "index", succeeded={"snapshot": 1}))
+    assert announced(announcements, due("gc", "merge", succeeded={"snapshot": 1}))
+    assert not announced(announcements, due("gc", "merge", succeeded={"snapshot": 1}))
 
 
 def test_a_job_that_fails_starts_fewer_and_fewer_runs(
     announcements: Announcements, clock: Clock
 ) -> None:
-    announced = 0
+    count = 0
     for second in range(3_600):
         clock.seconds += 1
         # It runs for three seconds of each minute, and never succeeds.
-        announced += announcements.is_wanted(due("merge", running=second % 60 < 3))
-    assert announced <= 12
+        count += announced(announcements, due("merge", running=second % 60 < 3))
+    assert count <= 12
+
+
+def test_nothing_before_the_run_that_a_new_trigger_finds_has_done_its_job(
+    announcements: Announcements, clock: Clock
+) -> None:
+    assert not announced(announcements, due("merge", running=True))
+    assert announced(announcements, due("index"))
+
+
+def test_what_is_due_behind_an_active_run_waits_no_longer_than_the_run_lasts(clock: Clock) -> None:
+    for length in (1, 10, 100, 10_000):
+        announcements = Announcements(clock=clock)
+        announcements.announce(due("gc"))
+        began, asked = clock.seconds, 0
+        while clock.seconds < began + length:
+            if announcements.is_wanted(due("gc", "merge")):
+                asked += 1
+                announcements.hold()
+            clock.seconds += 1
+        assert asked <= 30
+        while not announced(announcements, due("gc", "merge")):
+            clock.seconds += 1
+        assert clock.seconds - began <= 2 * length + FIRST_HOLD_SECONDS
+        assert clock.seconds - began <= length + LAST_REPEAT_SECONDS
 
 
 # -- what one event names
@@ -131,31 +171,43 @@ def test_a_job_that_fails_starts_fewer_and_fewer_runs(
 def test_an_event_names_what_is_due_and_the_next_one_what_came_since(clock: Clock) -> None:
     announcer = Announcer(clock=clock)
     flights, ships = due("merge", succeeded={"merge": 7}), due("gc")
-    assert announcer.wanted({"flights": flights}) == {
+    assert event_of(announcer, {"flights": flights}) == {
         "flights": {"jobs": {"merge": "a limit"}, "succeeded": {"merge": 7}}
     }
     both = {"flights": flights, "ships": ships}
     clock.seconds += EVENT_SECONDS - 1
-    assert announcer.wanted(both) == {}
+    assert event_of(announcer, both) == {}
     clock.seconds += 1
-    assert set(announcer.wanted(both)) == {"ships"}
-    assert announcer.wanted({}) == {}
+    assert set(event_of(announcer, both)) == {"ships"}
+    assert event_of(announcer, {}) == {}
 
 
 def test_an_event_that_was_lost_is_sent_again(clock: Clock) -> None:
     announcer = Announcer(clock=clock)
     times = []
     for _ in range(100):
-        if announcer.wanted({"flights": due("merge")}):
+        if event_of(announcer, {"flights": due("merge")}):
             times.append(clock.seconds)
         clock.seconds += 1
     assert times == [100, 100 + FIRST_REPEAT_SECONDS, 100 + 3 * FIRST_REPEAT_SECONDS]
 
 
+def test_tables_with_an_active_run_are_left_out_until_it_ends(clock: Clock) -> None:
+    announcer = Announcer(clock=clock)
+    both = {"flights": due("merge"), "ships": due("merge")}
+    assert announcer.announced_before(announcer.wanted(both)) == []
+    assert set(event_of(announcer, both)) == {"flights", "ships"}
+    clock.seconds += FIRST_REPEAT_SECONDS
+    assert announcer.announced_before(announcer.wanted(both)) == ["flights", "ships"]
+    assert set(event_of(announcer, both, active={"ships"})) == {"flights"}
+    clock.seconds += EVENT_SECONDS
+    assert set(event_of(announcer, both)) == {"ships"}
+
+
 def test_tables_that_are_gone_are_forgotten(clock: Clock) -> None:
     announcer = Announcer(clock=clock)
     for number in range(100):
-        assert announcer.wanted({f"t{number}": due("merge")})
+        assert event_of(announcer, {f"t{number}": due("merge")})
         clock.seconds += LAST_REPEAT_SECONDS / 4
     assert len(announcer._tables) <= 5
 
@@ -168,7 +220,7 @@ def test_an_event_has_a_size_and_the_next_one_the_rest(
     tables = {name: due("merge") for name in "abcde"}
     named = []
     for _ in range(4):
-        named.append(sorted(announcer.wanted(tables)))
+        named.append(sorted(event_of(announcer, tables)))
         clock.seconds += EVENT_SECONDS
     assert named == [["a", "b"], ["c", "d"], ["e"], []]
 
@@ -178,7 +230,7 @@ def test_a_table_that_is_announced_in_vain_is_unstarted(clock: Clock) -> None:
 
     def follow(due_tables: Mapping[str, DueTable], *, seconds: float) -> set[str]:
         for _ in range(int(seconds)):
-            announcer.wanted(due_tables)
+            event_of(announcer, due_tables)
             clock.seconds += 1
         return announcer.unstarted()
 
@@ -232,6 +284,34 @@ def test_one_event_names_all_tables_that_are_due(
     told = first_event()["tables"]
     assert set(told) == set(names)
     assert "merge" in told["t0"]["jobs"]
+
+
+def test_the_trigger_asks_for_active_runs_before_it_repeats(
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.register("flights", uri=backlog.uri, policy=EAGER)
+    monkeypatch.setattr(due_module, "POLL_SECONDS", 0.01)
+    for name in ("EVENT_SECONDS", "FIRST_REPEAT_SECONDS", "FIRST_HOLD_SECONDS"):
+        monkeypatch.setattr(due_module, name, 0.0)
+    # Active twice; then Airflow does not answer.
+    answers: list[set[str]] = [{"flights"}, {"flights"}]
+    asked: list[list[str]] = []
+
+    def active_runs(tables: Collection[str]) -> set[str]:
+        asked.append(list(tables))
+        return answers.pop(0)
+
+    monkeypatch.setattr(due_module, "active_runs", active_runs)
+
+    async def read() -> None:
+        events = TablesDueTrigger().run()
+        for _ in range(2):
+            event = await asyncio.wait_for(anext(events), 120)
+            assert set(event.payload["tables"]) == {"flights"}
+        await events.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(read())
+    assert asked == [["flights"]] * 3
 
 
 def test_the_trigger_goes_on_while_the_catalog_is_away(
@@ -339,7 +419,7 @@ def test_a_job_that_succeeded_after_the_look_is_not_announced(
     """Its run and what it did are in the catalog and the table, and not in the survey."""
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     served(catalog, backlog, "gc")
-    find_jobs, find_due = due_tables_module._due_jobs, due_tables_module._due_table
+    find_jobs, find_due = due_tables_module._due_jobs, due_tables_module.due_table
     seen: list[DueTable | None] = []
 
     def serve_first(*arguments: Any) -> dict[str, str]:
@@ -347,12 +427,12 @@ def test_a_job_that_succeeded_after_the_look_is_not_announced(
             served(catalog, backlog, "merge")
         return find_jobs(*arguments)
 
-    def see(*arguments: Any) -> DueTable | None:
-        seen.append(find_due(*arguments))
+    def see(*arguments: Any, **options: Any) -> DueTable | None:
+        seen.append(find_due(*arguments, **options))
         return seen[-1]
 
     monkeypatch.setattr(due_tables_module, "_due_jobs", serve_first)
-    monkeypatch.setattr(due_tables_module, "_due_table", see)
+    monkeypatch.setattr(due_tables_module, "due_table", see)
 
     async def work(polls: Polls) -> None:
         # The merge that is recorded here left the backlog: it is due by the next look.
