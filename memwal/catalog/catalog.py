@@ -61,9 +61,9 @@ class TableChanges(TypedDict, total=False):
 class Catalog(History):
     """Registry of managed tables, on SQLite or any database that SQLAlchemy supports.
 
-    The constructor does not connect. The first call to a catalog without an up-to-date schema
-    raises ``TableSetupError``; :meth:`migrate` creates or updates the schema. Every call can raise
-    ``StoreUnavailableError``.
+    The constructor does not connect. Every call can raise ``StoreUnavailableError``, and
+    ``TableSetupError`` if the schema is older than this version of memwal, or excludes it;
+    :meth:`migrate` creates or updates the schema.
 
     Parameters
     ----------
@@ -92,6 +92,7 @@ class Catalog(History):
     def migrate(self) -> None:
         """Create the catalog's schema, or bring it up to date; safe to call again.
 
+        Processes of the version before can go on. A newer schema that this version may use stays.
         Rewrites the snapshot for Airflow too, since its format can have changed.
         """
         self._database.migrate()
@@ -162,7 +163,7 @@ class Catalog(History):
             name=check_name(name),
             uri=self._address(uri),
             storage_options_ref=check_storage_options_ref(storage_options_ref),
-            policy=(policy or Policy()).to_dict(),
+            policy=(policy or Policy()).changes(),
             owner=_check_owner(owner),
             enabled=enabled,
             mem_wal=mem_wal,
@@ -198,7 +199,7 @@ class Catalog(History):
         row = TableFolderRow(
             uri=self._address(uri).rstrip("/"),
             storage_options_ref=check_storage_options_ref(storage_options_ref),
-            policy=(policy or Policy()).to_dict(),
+            policy=(policy or Policy()).changes(),
             owner=_check_owner(owner),
             enabled=enabled,
         )
@@ -394,7 +395,7 @@ class Catalog(History):
         if "owner" in changes:
             _check_owner(changes["owner"])
         if "policy" in changes:
-            values["policy"] = changes["policy"].to_dict()
+            values["policy"] = changes["policy"].changes()
         return values
 
     def _find(self, session: Session, name: str) -> ManagedTableRow:

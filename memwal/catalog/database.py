@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +33,20 @@ URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"
 MIGRATE_COMMAND = "memwal catalog migrate"
 BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
+CHECK_SECONDS = 60.0
+"""Interval at which a process checks again whether it may use the schema."""
+MIGRATIONS = Path(__file__).parent / "migrations"
 # Any number, as long as all versions that migrate a catalog use the same.
 _MIGRATION_LOCK = 5_275_803_947_121
+# A change of a table waits for the transactions that use it, and all later ones wait behind it.
+_TABLE_LOCK_SECONDS = 5
 
 _PASSWORD = re.compile(r":[^/@]*@")
 
 # SQLSTATE: insufficient privilege; read-only transaction.
 _REFUSALS = frozenset({"42501", "25006"})
+# SQLSTATE: undefined table; undefined column.
+_MISSING = frozenset({"42P01", "42703"})
 
 
 def default_url() -> str:
@@ -102,7 +111,7 @@ class Database:
                 f"The catalog URL (${URL_VARIABLE}) has a user and a password in the name of the "
                 "database; they come right behind the two slashes: postgresql://user:password@host."
             )
-        self._checked = False
+        self._check_at = -math.inf
         if self._is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
@@ -148,7 +157,12 @@ class Database:
                 yield session
 
     def migrate(self) -> None:
-        """Create or update the schema. Safe to call again, and from two processes at once."""
+        """Create or update the schema. Safe to call again, and from two processes at once.
+
+        A newer schema that this program may use stays as it is. Processes of the version before
+        may use the catalog meanwhile and afterwards. Raises ``TableSetupError`` for a newer schema
+        that this program may not use.
+        """
         from alembic import command
         from alembic.config import Config
 
@@ -160,7 +174,7 @@ class Database:
                 raise from_os_error(error, "make the folder", str(file.parent)) from error
         config = Config()
         # Interpolation is on in this option, so a percent sign in the path is doubled.
-        folder = str(Path(__file__).parent / "migrations").replace("%", "%%")
+        folder = str(MIGRATIONS).replace("%", "%%")
         config.set_main_option("script_location", folder)
         with self._translated():
             engine = self.engine.execution_options(**{WRITES: True})
@@ -169,39 +183,44 @@ class Database:
                     # Without the lock, two processes would both create the same table, and one
                     # of them would fail.
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-        self._checked = False
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_SECONDS}s'")
+                if self._needs_migration(_revision(connection)):
+                    config.attributes["connection"] = connection
+                    command.upgrade(config, "head")
+        self._check_at = -math.inf
 
     def _check_revision(self) -> None:
-        if self._checked:
+        if time.monotonic() < self._check_at:
             return
-        revision = self._revision()
-        if revision is None or revision < HEAD_REVISION:
+        file = self._sqlite_file
+        revision = None
+        # Connecting would create an empty file.
+        if file is None or file.exists():
+            with self.engine.connect() as connection:
+                revision = _revision(connection)
+        if self._needs_migration(revision):
             state = "has no schema yet" if revision is None else f"has the old schema {revision}"
             raise TableSetupError(
                 f"The catalog {self.shown_url} {state}; call Catalog(url).migrate(), or run: "
                 f"{MIGRATE_COMMAND}"
             )
-        if revision > HEAD_REVISION:
-            raise TableSetupError(
-                f"The catalog {self.shown_url} has schema {revision}, this memwal knows "
-                f"{HEAD_REVISION}; upgrade memwal."
-            )
-        self._checked = True
+        self._check_at = time.monotonic() + CHECK_SECONDS
 
-    def _revision(self) -> str | None:
-        file = self._sqlite_file
-        if file is not None and not file.exists():
-            # Connecting would create an empty file.
-            return None
-        with self.engine.connect() as connection:
-            if not sa.inspect(connection).has_table("alembic_version"):
-                return None
-            revision = connection.execute(
-                sa.text("SELECT version_num FROM alembic_version")
-            ).scalar()
-            return None if revision is None else str(revision)
+    def _needs_migration(self, revision: str | None) -> bool:
+        """Return whether the schema is older than this program.
+
+        Raises TableSetupError if it is newer, and programs of this version may not use it.
+        """
+        if revision is None:
+            return True
+        known = _schema(HEAD_REVISION)
+        if (oldest := revision.rpartition("_")[2]) > known:
+            raise TableSetupError(
+                f"The catalog {self.shown_url} has schema {_schema(revision)}, which versions of "
+                f"memwal before schema {oldest} cannot use; this one is of schema {known}. Stop "
+                "this process, and start it again with a newer memwal."
+            )
+        return _schema(revision) < known
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -216,6 +235,11 @@ class Database:
             # The caller knows which constraint it violated.
             raise
         except sa.exc.DBAPIError as error:
+            if _names_what_is_missing(error):
+                # Since the last check, the catalog can have got a schema that excludes us.
+                self._check_at = -math.inf
+                with contextlib.suppress(sa.exc.DBAPIError):
+                    self._check_revision()
             if _is_refusal(error):
                 raise StoreAccessError(
                     f"The catalog {self.shown_url} refused: {_cause(error)}. Take a database user "
@@ -256,6 +280,26 @@ def database_time(session: Session) -> datetime:
     if not isinstance(now, datetime):
         raise StoreUnavailableError(f"The catalog's database returned {now!r} instead of the time.")
     return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    """Return the revision of the schema; None for a database without one."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    return None if revision is None else str(revision)
+
+
+def _schema(revision: str) -> str:
+    """Return the schema that a revision names, which ``0003`` and ``0003_0002`` do alike."""
+    return revision.partition("_")[0]
+
+
+def _names_what_is_missing(error: sa.exc.DBAPIError) -> bool:
+    """Return whether a statement named a table or a column that the database does not have."""
+    missing = getattr(error.orig, "sqlstate", None) in _MISSING
+    text = str(error.orig)
+    return missing or "no such " in text or "has no column named" in text
 
 
 def _is_refusal(error: sa.exc.DBAPIError) -> bool:

@@ -34,6 +34,7 @@ from memwal.errors import (
     LeaseLostError,
     ObjectNotFoundError,
     StoreUnavailableError,
+    TableSetupError,
 )
 from memwal.util.clock import Duration, boot_seconds, duration
 from memwal.util.records import JsonRecord
@@ -161,6 +162,10 @@ class Lease:
                 logger.warning("the lease of %s was not renewed yet: %s", self.resource, error)
                 pause = usual / 4
                 continue
+            except TableSetupError as error:
+                # A migration excluded this program: its work ends before the next commit.
+                self._lose(str(error))
+                return
             if not renewed:
                 self._lose("it ran out or was taken away")
                 return

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -154,12 +154,14 @@ class ManagedTable(JsonRecord):
         """Build a record from ``values``, the result of :meth:`to_dict`.
 
         A policy that cannot be read becomes the ``problem`` of the record. Raises
-        ``InvalidInputError`` if a key is missing, or its value is of another type.
+        ``InvalidInputError`` if a key without a default is missing, or a value is of another type.
         """
         kinds = {
             field.name: _KINDS[str(field.type)] for field in fields(cls) if field.name != "problem"
         }
-        record = values if isinstance(values, Mapping) else {}
+        # The version of memwal before, which may write the snapshot, lacks the newest of these.
+        defaults = {each.name: each.default for each in fields(cls) if each.default is not MISSING}
+        record = defaults | dict(values) if isinstance(values, Mapping) else {}
         wrong = [
             k for k, kind in kinds.items() if k not in record or not isinstance(record[k], kind)
         ]
@@ -365,7 +367,8 @@ def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:
     the newer tables writes last.
     """
     target = Path(path)
-    content = {"format": SNAPSHOT_FORMAT, "tables": [table.to_dict() for table in tables]}
+    records = [{**table.to_dict(), "policy": table.policy.changes()} for table in tables]
+    content = {"format": SNAPSHOT_FORMAT, "tables": records}
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -31,7 +31,7 @@ from memwal.jobs.options import (
 )
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import RECENT_SECONDS
-from memwal.util.records import JsonMapping, JsonRecord
+from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
 MIB = 1024 * 1024
 
@@ -400,6 +400,14 @@ class Policy(JsonRecord):
         return next(
             (text for text in self.quiet_hours if QuietWindow.parse(text).contains(now)), None
         )
+
+    def changes(self) -> JsonObject:
+        """Return plain values of the keys that do not have their defaults, for :meth:`from_dict`.
+
+        A version of memwal that lacks a key can read the policy as long as the key is not set.
+        """
+        defaults = Policy().to_dict()
+        return {key: value for key, value in self.to_dict().items() if value != defaults[key]}
 
     @classmethod
     def from_dict(cls, values: JsonMapping) -> Self:

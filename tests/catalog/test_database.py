@@ -59,16 +59,13 @@ def test_a_database_of_something_else_is_not_taken_for_a_catalog(tmp_path: Path)
         Catalog(f"sqlite:///{path}").register("a", uri="/data/a.lance")
 
 
-@pytest.mark.parametrize(("revision", "named"), [("9999", "9999"), ("0000", MIGRATE_COMMAND)])
-def test_another_schema_is_refused(
-    catalog: Catalog, url: str, tmp_path: Path, revision: str, named: str
-) -> None:
+def test_an_old_schema_is_refused(catalog: Catalog, url: str, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "catalog.db")
-    connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    connection.execute("UPDATE alembic_version SET version_num = '0000'")
     connection.commit()
     connection.close()
     other = Catalog(url)
-    with pytest.raises(TableSetupError, match=named):
+    with pytest.raises(TableSetupError, match=MIGRATE_COMMAND):
         other.list()
     other.close()
 

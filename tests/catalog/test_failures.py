@@ -143,6 +143,7 @@ class TestUnreadablePolicies:
     ) -> None:
         path = tmp_path / "tables.json"
         a.register("b", uri="/data/b.lance")
+        a.update("a", policy=Policy(merge_at_generations=2))
         a.export_snapshot(path)
         path.write_text(path.read_text().replace('"merge_at_generations"', '"of_the_future"', 1))
         newer, known = read_snapshot(path)

@@ -78,11 +78,19 @@ TABLE = ManagedTable(
 )
 
 
+DEFAULTED = {"mem_wal", "regions", "problem"}
+
+
 def test_a_record_survives_json() -> None:
     assert ManagedTable.from_dict(json.loads(json.dumps(TABLE.to_dict()))) == TABLE
 
 
-@pytest.mark.parametrize("key", sorted(TABLE.to_dict().keys() - {"problem"}))
+def test_a_record_of_the_version_before_takes_defaults() -> None:
+    values = {key: value for key, value in TABLE.to_dict().items() if key not in DEFAULTED}
+    assert ManagedTable.from_dict(values) == TABLE
+
+
+@pytest.mark.parametrize("key", sorted(TABLE.to_dict().keys() - DEFAULTED))
 def test_a_record_without_a_key_is_refused(key: str) -> None:
     values = {name: value for name, value in TABLE.to_dict().items() if name != key}
     with pytest.raises(InvalidInputError, match=f"'{key}'"):

@@ -41,6 +41,7 @@ def test_defaults_are_the_documented_ones() -> None:
 )
 def test_json_round_trip(policy: Policy) -> None:
     assert Policy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
+    assert Policy.from_dict(json.loads(json.dumps(policy.changes()))) == policy
 
 
 @pytest.mark.parametrize(
