@@ -77,8 +77,6 @@ class ConnectServer:
         ensure_java(environment)
         properties = {
             "spark.master": f"local[{self._cores}]",
-            # By this the clients know how many tasks run at once.
-            "spark.default.parallelism": str(self._cores),
             # The id of a session that was closed cannot be used again.
             "spark.connect.session.manager.defaultSessionTimeout": "-1",
             "spark.driver.host": "127.0.0.1",

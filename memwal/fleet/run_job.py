@@ -20,7 +20,7 @@ from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.job_spec import JobExecutor, JobRequest, JobSpec, Skipped, SkipReason, run_locally
 from memwal.fleet.tables import Survey, check_regions, open_managed, survey
 from memwal.jobs.due import JOBS, Due, jobs_of
-from memwal.jobs.job import Guard, JobResult, Result, Task, TaskRunner, run_in_process
+from memwal.jobs.job import Guard, JobResult, Result, Task, TaskRunner, run_in_process, wrap_runner
 from memwal.jobs.options import (
     CompactOptions,
     IndexOptions,
@@ -465,4 +465,4 @@ def _guarded_runner(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRun
         active.progress(done=len(tasks), total=len(tasks))
         return results
 
-    return here if run is run_in_process else elsewhere
+    return here if run is run_in_process else wrap_runner(run, elsewhere)

@@ -184,8 +184,9 @@ class Fleet:
         Returns what runs the tasks of the jobs of a table, such as
         :func:`memwal.spark.runner.connect_runner`; by default they run in this process. Called
         from several threads, as is what it returns.
-    max_tasks : int, default 1
-        Maximal number of tasks that a job is divided into.
+    max_tasks : int, optional
+        Maximal number of tasks that a job is divided into; by default as many as its runner runs at
+        once.
     storage_options : callable, optional
         Returns the storage options of a table; by default they are read from the file that the
         catalog refers to.
@@ -203,7 +204,7 @@ class Fleet:
         budget: Budget | None = None,
         tables: Collection[str] | None = None,
         runner: Callable[[ManagedTable], TaskRunner] = lambda table: run_in_process,
-        max_tasks: int = 1,
+        max_tasks: int | None = None,
         storage_options: Callable[[ManagedTable], Mapping[str, str] | None] | None = None,
         lease_ttl: Duration | None = None,
         on_outcome: Callable[[Outcome], None] | None = None,

@@ -10,7 +10,7 @@ process that holds a lease can check it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -42,6 +42,43 @@ class TaskRunner(Protocol):
         """Run the tasks."""
 
 
+@dataclass(frozen=True, slots=True)
+class ParallelRunner:
+    """A task runner that tells how many tasks it runs at once."""
+
+    run: TaskRunner
+    parallelism: Callable[[], int]
+    """Number of tasks that run at once as of the call: a cluster can grow while a job runs."""
+
+    def __call__(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
+        """Run the tasks."""
+        return self.run(tasks, function)
+
+
+def wrap_runner(run: TaskRunner, wrapper: TaskRunner) -> TaskRunner:
+    """Return ``wrapper``, which calls ``run``, as a runner of the same parallelism."""
+    return replace(run, run=wrapper) if isinstance(run, ParallelRunner) else wrapper
+
+
+class DividedOptions(Protocol):
+    """Options of a job that is divided into tasks."""
+
+    @property
+    def max_tasks(self) -> int | None:
+        """Tasks at most; None for as many as the runner runs at once."""
+
+    @property
+    def run(self) -> TaskRunner:
+        """Runs the tasks."""
+
+
+def task_limit(options: DividedOptions) -> int:
+    """Return into how many tasks a step is divided at most. Call it when the step is planned."""
+    if options.max_tasks is not None:
+        return options.max_tasks
+    return options.run.parallelism() if isinstance(options.run, ParallelRunner) else 1
+
+
 def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
     """Run the tasks one after another in this process."""
     return [function(task) for task in tasks]
@@ -55,9 +92,9 @@ class RegionsTask:
     regions: tuple[UUID, ...]
 
 
-def shares(regions: Sequence[UUID], max_tasks: int | None) -> list[tuple[UUID, ...]]:
-    """Divide regions into one share for each task; None makes one task, and no region none."""
-    count = min(max_tasks or 1, len(regions))
+def shares(regions: Sequence[UUID], max_tasks: int) -> list[tuple[UUID, ...]]:
+    """Divide regions into one share for each of up to ``max_tasks`` tasks; none without regions."""
+    count = min(max_tasks, len(regions))
     return [tuple(regions[number::count]) for number in range(count)]
 
 

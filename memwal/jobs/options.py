@@ -12,7 +12,7 @@ and the tables of the documentation. A key of the policy that sets an option is 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -168,13 +168,6 @@ class JobOptions:
 
 
 Options = TypeVar("Options", bound=JobOptions)
-
-
-def with_max_tasks(options: Options, max_tasks: int) -> Options:
-    """Return options with ``max_tasks``, unless they set it."""
-    if getattr(options, "max_tasks", max_tasks) is not None:
-        return options
-    return replace(options, max_tasks=max_tasks)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

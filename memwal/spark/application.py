@@ -34,8 +34,9 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from memwal.boundary.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code
 from memwal.errors import MemWalError
 from memwal.jobs.arguments import add_arguments, parse_options
-from memwal.jobs.options import JobOptions, with_max_tasks
-from memwal.spark.connect import AUTH_VARIABLE, connect_session, parallelism
+from memwal.jobs.options import JobOptions
+from memwal.spark.connect import AUTH_VARIABLE, connect_session
+from memwal.spark.parallelism import await_executors
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
 from memwal.spark.scan_plan import parse_positive
@@ -53,7 +54,8 @@ class Application(Generic[Options]):
     """Table, options and command line of a job."""
 
     table: Table
-    # Their tasks run on Spark: as many as can run at once, unless ``--max-tasks`` says less.
+    # Their tasks run on Spark: as many as run at once there when they are planned, unless
+    # ``--max-tasks`` says otherwise.
     options: Options
     arguments: Namespace  # The command line.
 
@@ -126,8 +128,8 @@ def job_parser(job: str, description: str) -> ArgumentParser:
         "--parallelism",
         type=parse_positive,
         metavar="N",
-        help="tasks that run at once at most (default: as many as Spark has cores; with "
-        "--remote as spark.default.parallelism of the server says, else 1)",
+        help="tasks that run at once at most (default: as many as Spark has cores for when they "
+        "are planned)",
     )
     return parser
 
@@ -211,18 +213,14 @@ def _run_job(
     _received_signals.clear()
     _install_signal_handlers(_shut_down)
     try:
-        if remote is not None:
-            cores = parallelism(spark)
-        else:
-            cores = int(spark.sparkContext.defaultParallelism)
+        if arguments.parallelism is None:
+            await_executors(spark)
         runner = spark_runner(
             spark,
             max_parallelism=arguments.parallelism,
             description=f"memwal {arguments.job} {table.uri}",
         )
         with application_span(arguments.job, table.location):
-            tasks = arguments.parallelism or cores
-            options = with_max_tasks(options, tasks)
             if hasattr(options, "run"):
                 options = replace(options, run=with_trace_context(runner))  # type: ignore[type-var]
             return job(Application(table=table, options=options, arguments=arguments))

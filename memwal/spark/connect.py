@@ -60,7 +60,6 @@ _MAX_BACKOFF_MS = 5_000
 
 _INTERRUPT_SECONDS = 0.5
 
-_PARALLELISM = "spark.default.parallelism"
 _SESSION_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
 _SCHEMA = "id long, answer binary"
 
@@ -152,11 +151,6 @@ def divide_url(url: str) -> tuple[str, str]:
     return base.rstrip("/"), "".join(f";{parameter}" for parameter in parameters if parameter)
 
 
-def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks a server runs at once: its ``spark.default.parallelism``, else 1."""
-    return int(spark.conf.get(_PARALLELISM, "1") or 1)
-
-
 def _session_ids(name: str) -> Iterator[UUID]:
     """Yield the ids of a name: one for ever, and, once a server has closed it, those of today.
 
@@ -207,7 +201,7 @@ def _open(remote: str, py_files: Sequence[Path]) -> SparkSession:
     )
     try:
         # The first call is what starts or finds the session.
-        parallelism(spark)
+        spark.conf.get("spark.app.id", None)
         _add_files(spark, py_files)
     except BaseException:
         spark.stop()

@@ -27,8 +27,9 @@ from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from memwal.errors import InvalidInputError, MemWalError, OutcomeUnknownError
-from memwal.jobs.job import TaskRunner
+from memwal.jobs.job import ParallelRunner, TaskRunner, wrap_runner
 from memwal.spark.connect import connect_session, run_connected
+from memwal.spark.parallelism import check_running, context_of, parallelism
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import JOB, span
 from memwal.util.optional_deps import how_to_install
@@ -65,10 +66,12 @@ def spark_runner(
         :func:`memwal.spark.connect.connect_session`.
     max_parallelism : int, optional
         How many tasks run at once at most; more of them wait for one another. By default as many
-        as the cluster has cores for.
+        as the cluster has cores for, asked whenever a job plans tasks:
+        :func:`memwal.spark.parallelism.parallelism`.
     description : str, optional
-        What Spark's UI calls the job; by default ``memwal``, the job and the table. Of a job of
-        Spark Connect it is the start of its tag, and the name of its step in the plan.
+        What Spark's UI calls the job, before the name of the step (``rewrite``, ``match``); by
+        default ``memwal`` and the table. Of a job of Spark Connect both are the start of its tag,
+        and the name of its step in the plan.
     check : callable, optional
         Called twice a second while tasks run in a session of Spark Connect: what it raises ends
         them, and is raised by the runner. Of no effect in another session.
@@ -87,13 +90,15 @@ def spark_runner(
     """
     if max_parallelism is not None and max_parallelism < 1:
         raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
-    context = _context(spark)
+    context = context_of(spark)
 
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
             return []
         slices = min(len(tasks), max_parallelism or len(tasks))
-        name = description or _describe(tasks, function)
+        # All tasks of a job are about one table.
+        job = description or f"memwal {getattr(tasks[0], 'location', '')}".rstrip()
+        name = f"{job}: {_step_of(function)}"
         attempt = partial(_attempt, function)
         if context is not None:
             return _results(_run_in_context(context, tasks, attempt, slices, name))
@@ -109,7 +114,7 @@ def spark_runner(
             )
         )
 
-    return run
+    return ParallelRunner(run, lambda: max_parallelism or parallelism(spark))
 
 
 def _run_in_context(
@@ -121,8 +126,7 @@ def _run_in_context(
 ) -> list[Any]:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    if context._jsc is None:
-        raise InvalidInputError("the Spark session was stopped; make a new one and a new runner")
+    check_running(context)
     with _job_group(context, description):
         try:
             answers: list[Any] = context.parallelize(tasks, slices).map(attempt).collect()
@@ -154,16 +158,25 @@ def connect_runner(url: str, *, name: str) -> TaskRunner:
         As of :func:`spark_runner`, and SparkUnavailableError when the server does not answer.
     """
 
-    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-        if not tasks:
-            return []
+    @contextmanager
+    def session() -> Iterator[SparkSession]:
         spark = connect_session(url, name=name)
         try:
-            return spark_runner(spark)(tasks, function)
+            yield spark
         finally:
             spark.stop()
 
-    return run
+    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        if not tasks:
+            return []
+        with session() as spark:
+            return spark_runner(spark)(tasks, function)
+
+    def count_parallel() -> int:
+        with session() as spark:
+            return parallelism(spark)
+
+    return ParallelRunner(run, count_parallel)
 
 
 def spark_reason(error: Exception) -> str:
@@ -203,20 +216,12 @@ def _results(answers: list[Any]) -> list[Any]:
     return answers
 
 
-def _describe(tasks: Sequence[Any], function: Callable[[Any], Any]) -> str:
-    name = getattr(function, "__name__", "job").removeprefix("run_").removesuffix("_task")
-    # All tasks of a job are about one table.
-    return f"memwal {name} {getattr(tasks[0], 'location', '')}".rstrip()
-
-
-def _context(spark: SparkSession) -> SparkContext | None:
-    """Return the context of a session; None of one of Spark Connect, which has none."""
-    from pyspark.errors import PySparkAttributeError
-
-    try:
-        return spark.sparkContext
-    except PySparkAttributeError:
-        return None
+def _step_of(function: Callable[[Any], Any]) -> str:
+    """Return the name of what tasks do: ``rewrite`` of ``run_rewrite_task``."""
+    while isinstance(function, partial):
+        # A wrapper is given the function that it calls.
+        function = next(filter(callable, function.args), function.func)
+    return getattr(function, "__name__", "task").removeprefix("run_").removesuffix("_task")
 
 
 @contextmanager
@@ -277,7 +282,7 @@ def with_trace_context(run: TaskRunner) -> TaskRunner:
         carrier = _carrier()
         return run(tasks, partial(_task, carrier, function) if carrier else function)
 
-    return run_traced
+    return wrap_runner(run, run_traced)
 
 
 def start_tracing() -> None:

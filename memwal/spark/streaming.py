@@ -42,6 +42,7 @@ from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible, rea
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
+from memwal.spark.parallelism import parallelism
 from memwal.spark.session import without_harmless_warnings
 from memwal.storage.open import check_options
 from memwal.table import Table, open
@@ -212,8 +213,8 @@ def foreach_batch(
     drop_extra_columns : bool, default False
         Leave out the columns that the table does not have, instead of refusing the batch.
     max_parallelism : int, optional
-        Maximum number of tasks that write. By default the number of cores of the cluster, or the
-        number of regions if that is smaller.
+        Maximum number of tasks that write. By default as many as the cluster runs at once when the
+        batch starts, or the number of regions if that is smaller.
     options : WriterOptions, optional
         Options of the writer of each task.
     storage_options : mapping of str to str, optional
@@ -306,7 +307,7 @@ class BatchSink:
             return
         write = BatchWrite(self, numbering.step(batch_id))
         regions = Router(spec, schema).assignments()
-        tasks = self.max_parallelism or _cores(rows)
+        tasks = self.max_parallelism or parallelism(rows.sparkSession)
         if regions is not None:
             tasks = min(tasks, len(regions))
         rows = rows.select(*names)
@@ -497,12 +498,3 @@ def _query_id(rows: DataFrame, checkpoint: str | None) -> str:
             "Spark Connect does not tell the query that this batch belongs to: give the sink the "
             "query's checkpointLocation, as checkpoint"
         ) from error
-
-
-def _cores(rows: DataFrame) -> int:
-    from pyspark.errors import PySparkException
-
-    try:
-        return int(rows.sparkSession.sparkContext.defaultParallelism)
-    except PySparkException:
-        return int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.damage import damage_column
-from support.data.merging import DIVIDED
+from support.data.merging import DIVIDED, elsewhere
 from support.data.quarantined import positive, quarantine, rules, waiting
 from support.data.tables import (
     SCHEMA,
@@ -41,14 +39,6 @@ def no_nulls() -> dict[str, object]:
 
 def unique() -> dict[str, object]:
     return {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "n"}}
-
-
-def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """Run tasks as if on other machines."""
-    return [
-        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(pickle.loads(sent))))
-        for sent in map(pickle.dumps, tasks)
-    ]
 
 
 Options = dict[str, Any]

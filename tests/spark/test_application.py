@@ -6,16 +6,18 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from memwal.errors import ConflictError, InvalidInputError, OutcomeUnknownError
-from memwal.jobs.job import JobResult, run_in_process
+from memwal.jobs.job import JobResult, run_in_process, task_limit
 from memwal.jobs.options import MergeOptions
 from memwal.spark import application
 from memwal.spark.application import job_parser, run_application
 from memwal.spark.result_store import read_result, write_result
+from memwal.spark.runner import spark_runner
 
 SECRET = "tell-nobody-0123456789"
 
@@ -24,7 +26,8 @@ class Session:
     """A session of six cores that counts how often it was stopped."""
 
     def __init__(self) -> None:
-        self.sparkContext = SimpleNamespace(defaultParallelism=6)
+        context = SimpleNamespace(_jsc=object(), defaultParallelism=6)
+        self.sparkContext, self.conf = context, {"spark.master": "local[6]"}
         self.names: list[str] = []
         self.runners: list[dict[str, object]] = []
         self.stopped = 0
@@ -44,7 +47,7 @@ def session(monkeypatch):
 
     def runner(spark, **options):
         session.runners.append(options)
-        return run_in_process
+        return replace(spark_runner(spark, **options), run=run_in_process)
 
     monkeypatch.setattr(application, "spark_session", start)
     monkeypatch.setattr(application, "spark_runner", runner)
@@ -94,16 +97,23 @@ def test_the_result_is_a_line_and_a_file(start, session, table, tmp_path, capsys
     assert session.stopped == 1
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [((), 6), (("--parallelism", 2), 2)])
-def test_parallelism(start, table, arguments, expected):
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [((), [6, 8]), (("--parallelism", 2), [2, 2]), (("--max-tasks", 3), [3, 3])],
+)
+def test_tasks_are_as_many_as_run_at_once_when_they_are_planned(
+    start, session, table, arguments, expected
+):
     seen = []
 
     def job(context):
-        seen.append(context.options.max_tasks)
+        seen.append(task_limit(context.options))
+        session.sparkContext.defaultParallelism = 8
+        seen.append(task_limit(context.options))
         return answer(context)
 
     assert start(job, "--table", table.uri, *arguments) == 0
-    assert seen == [expected]
+    assert seen == expected
 
 
 def test_a_result_that_cannot_be_written(start, table, tmp_path, capsys):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from types import SimpleNamespace
 
 import pytest
-from support.data.tables import base_state, state
+from support.data.tables import base_state, rows, state
 
 from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, OutcomeUnknownError
 from memwal.jobs.merge.job import run_merge_task
-from memwal.spark.runner import spark_reason, spark_runner
+from memwal.spark.runner import spark_reason, spark_runner, with_trace_context
 from memwal.storage.location import TableLocation
 
 SECRET = "tell-nobody-0123456789"
@@ -111,13 +112,20 @@ class TestWhatIsShown:
         with pytest.raises(ConflictError) as caught:
             run(tasks, run_look_task)
         text = shown_by_spark()
-        assert "s3://lake/secretive" in text
+        assert "memwal s3://lake/secretive: look" in text
         assert SECRET not in text
         assert SECRET not in f"{caught.value} {caught.value.__notes__}"
 
-    def test_a_job_is_called_what_its_caller_says(self, spark, shown_by_spark):
-        spark_runner(spark, description="nightly-merge")([1], str)
-        assert "nightly-merge" in shown_by_spark()
+    def test_each_step_of_a_job_has_its_name(self, spark, make_backlog, shown_by_spark):
+        table, _ = make_backlog(2)
+        table.merge()
+        table.upsert(rows({5: 5}))
+        run = with_trace_context(spark_runner(spark, description="nightly"))
+        table.merge(divide_bytes=0, run=run)
+        table.build_indexes(run=run)
+        table.collect_garbage(run=run)
+        steps = set(re.findall(r'"spark.job.description":"nightly: (\w+)"', shown_by_spark()))
+        assert steps >= {"rewrite", "match", "build", "gc"}
 
     def test_the_session_keeps_its_own_job_group(self, spark):
         context = spark.sparkContext

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from support.data.backlogs import make_backlog as make_backlog
 
-from memwal.jobs.job import run_in_process
+from memwal.jobs.job import ParallelRunner, TaskRunner, run_in_process
 from memwal.spark import application
 from memwal.spark.session import ensure_java
 
@@ -33,11 +33,16 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     ``app("merge", "--table", ...)`` returns the exit code.
     """
     session = SimpleNamespace(
-        sparkContext=SimpleNamespace(defaultParallelism=3, applicationId="local-1", uiWebUrl=None),
+        sparkContext=SimpleNamespace(applicationId="local-1", uiWebUrl=None),
+        conf={"spark.master": "local[3]"},
         stop=lambda: None,
     )
+
+    def runner(spark: object, *, max_parallelism: int | None, **options: object) -> TaskRunner:
+        return ParallelRunner(run_in_process, lambda: max_parallelism or 3)
+
     monkeypatch.setattr(application, "spark_session", lambda name: session)
-    monkeypatch.setattr(application, "spark_runner", lambda spark, **options: run_in_process)
+    monkeypatch.setattr(application, "spark_runner", runner)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(name: str, *arguments: object) -> int:

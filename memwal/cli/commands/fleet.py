@@ -96,14 +96,14 @@ def run(
         ),
     ] = None,
     tasks: Annotated[
-        int,
+        int | None,
         Option(
             min=1,
             metavar="N",
-            help="Tasks that a job is divided into at most. Without --spark-remote they run one "
-            "after another.",
+            help="Tasks that a job is divided into at most (default: as many as the server of "
+            "--spark-remote runs at once, else 1). Without it they run one after another.",
         ),
-    ] = 1,
+    ] = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -43,7 +43,7 @@ from memwal.jobs.gc.generations import (
 from memwal.jobs.gc.history import read_history
 from memwal.jobs.gc.pins import Why, read_pins, read_refs
 from memwal.jobs.gc.wal import collect_log, collect_manifests
-from memwal.jobs.job import Guard, guarded, run_in_process, shares
+from memwal.jobs.job import Guard, guarded, run_in_process, shares, task_limit
 from memwal.jobs.options import GcOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_each
@@ -121,9 +121,8 @@ def collect_garbage(
         location.store.barrier()
     sent = replace(options, run=run_in_process, guard=None, progress=None)
     context = GcContext(location=location, options=sent, now=now, pins=pins, marks=marks)
-    tasks = [
-        GcTask(share, context.of_regions(share)) for share in shares(regions, options.max_tasks)
-    ]
+    parts = shares(regions, task_limit(options))
+    tasks = [GcTask(share, context.of_regions(share)) for share in parts]
     tally = CollectionTally(explain=options.explain)
     tally.warnings += pins.problems
     tally.warnings += [pin.message for pin in pins.pins if pin.reason is Reason.UNREADABLE]

@@ -48,7 +48,7 @@ from memwal.jobs.index.unindexable import (
     build_without_unindexable,
     recorded_rows,
 )
-from memwal.jobs.job import Guard, JobResult, guarded
+from memwal.jobs.job import Guard, JobResult, guarded, task_limit
 from memwal.jobs.options import IndexOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.indexes.catchup import (
@@ -175,7 +175,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
             names_now = index_names(base)
             built = [name for name in built if name in names_now]
         # After this many lost rounds each index is left to one task, which retries longer.
-        parts = (options.max_tasks or 1) if attempt < _MAX_ROUNDS - 1 else 1
+        parts = task_limit(options) if attempt < _MAX_ROUNDS - 1 else 1
         plan = _plan(base, built, start, replace(options, max_tasks=parts))
         if not plan or not _run_plan(base, plan, options, tally):
             break
@@ -276,7 +276,9 @@ def run_part_task(task: PartTask) -> Index:
     return part
 
 
-def run_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> IndexOutcome | Index:
+def run_build_task(
+    task: IndexTask | PartTask, *, guard: Guard | None = None
+) -> IndexOutcome | Index:
     """Run a task of either type: both are in one plan."""
     if isinstance(task, PartTask):
         return run_part_task(task)
@@ -313,7 +315,7 @@ def _plan(
             continue
         index = describe_index(base, name)
         rows = {} if index is None else dict(index_coverage(base, index).uncovered)
-        groups = _part_fragments(base, name, options.max_tasks or 1, options.part_rows)
+        groups = _part_fragments(base, name, task_limit(options), options.part_rows)
         if len(groups) > 1:
             plan += [
                 PartTask(
@@ -354,7 +356,7 @@ def _run_plan(
     results = run_tasks(
         options,
         plan,
-        guarded(run_task, options.guard),
+        guarded(run_build_task, options.guard),
         job="index",
         step="indexing",
         unit=Unit.ROWS,

@@ -49,7 +49,7 @@ from lance.fragment import FragmentMetadata
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process
+from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process, task_limit
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, commit_rows
 from memwal.jobs.merge.kept_ids import KeptIds
 from memwal.jobs.merge.match import (
@@ -149,7 +149,7 @@ class _DividedMerge:
     def _divide(self, base: BaseTable) -> tuple[Part, ...]:
         """Divide the pending generations among tasks."""
         pending = self._pending(base)
-        return divide(pending, self.options.commit_bytes, self.options.max_tasks or 1)
+        return divide(pending, self.options.commit_bytes, task_limit(self.options))
 
     def attempt(self) -> MergeOutcome:
         """Merge the generations pending at the latest version, or raise LostRaceError."""
@@ -313,7 +313,7 @@ class _DividedMerge:
         if not sizes or not keys:
             return []
         key_bytes = max(self.options.commit_bytes // _KEY_SHARE, _MIN_KEY_BYTES)
-        max_tasks = 1 if here else self.options.max_tasks or 1
+        max_tasks = 1 if here else task_limit(self.options)
         run_tasks: TaskRunner = run_in_process if here else self.run
         groups, parts = divide_match(sizes, keys, max_tasks=max_tasks, key_bytes=key_bytes)
         tasks = [

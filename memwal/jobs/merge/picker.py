@@ -33,7 +33,7 @@ from memwal.base_table.region_marks import (
     lost_progress,
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.jobs.job import ReasonCode, SkippedRegion
+from memwal.jobs.job import ReasonCode, SkippedRegion, task_limit
 from memwal.jobs.options import MergeOptions
 from memwal.util.records import JsonObject, JsonRecord
 
@@ -280,8 +280,8 @@ class MergePicker:
                 selections, self.options.run_bytes, seed
             )
             omitted |= over_budget
-        commit_bytes, max_tasks = self.options.commit_bytes, self.options.max_tasks or 1
-        method = self._method(selections)
+        commit_bytes, max_tasks = self.options.commit_bytes, task_limit(self.options)
+        method = self._method(selections, max_tasks)
         if method is MergeMethod.DIVIDED:
             parts = divide(selections, commit_bytes, max_tasks)
             commits = [[list(part.regions)] for part in parts]
@@ -301,7 +301,7 @@ class MergePicker:
         decisions = self._decisions(candidates, omitted, places, limit)
         return MergePlan(parts, tuple(decisions), method, self.held)
 
-    def _method(self, selections: Sequence[RegionSelection]) -> MergeMethod:
+    def _method(self, selections: Sequence[RegionSelection], max_tasks: int) -> MergeMethod:
         if self.method is not None:
             return self.method
         total = sum(region.bytes for region in selections)
@@ -310,7 +310,7 @@ class MergePicker:
         if total < self.options.divide_bytes:
             return MergeMethod.SMALL
         # In one commit, a single worker is faster by Lance's own merge.
-        if (self.options.max_tasks or 1) == 1 and total <= self.options.commit_bytes:
+        if max_tasks == 1 and total <= self.options.commit_bytes:
             return MergeMethod.SINGLE
         return MergeMethod.DIVIDED
 

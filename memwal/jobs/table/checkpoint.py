@@ -19,7 +19,7 @@ from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.job import JobResult, SkippedRegion
+from memwal.jobs.job import JobResult, SkippedRegion, task_limit
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import (
     CheckpointOptions,
@@ -67,7 +67,6 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
     # One commit of each task at a time, to look at the clock in between.
     merge_options = MergeOptions(
         commit_bytes=options.commit_bytes,
-        run_bytes=options.commit_bytes * (options.max_tasks or 1),
         max_tasks=options.max_tasks,
         quality=options.quality,
         run=options.run,
@@ -96,7 +95,9 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
             for region, generation in target.items()
             if merged.get(region, 0) < generation and region not in skipped
         ]
-        results.append(merge(location, replace(merge_options, regions=behind)))
+        run_bytes = options.commit_bytes * task_limit(options)
+        round_options = replace(merge_options, regions=behind, run_bytes=run_bytes)
+        results.append(merge(location, round_options))
         unmerged = _count_unmerged(open_base(location).details.merged, target)
         meter.advance(remaining - unmerged)
         idle = idle + 1 if unmerged == remaining and not results[-1].skipped_regions else 0

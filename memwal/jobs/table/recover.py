@@ -29,7 +29,7 @@ from memwal.base_table.required_regions import TableRegions, read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, MemWalError, RegionFencedError
 from memwal.format.region_manifest import RegionManifest, RegionStatus
-from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares
+from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares, task_limit
 from memwal.jobs.options import RecoverOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
@@ -78,7 +78,7 @@ def recover(
     base = found.base
     unflushed = _unflushed_regions(found, options, now=clock())
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
-    tasks = [RegionsTask(location, share) for share in shares(regions, options.max_tasks)]
+    tasks = [RegionsTask(location, share) for share in shares(regions, task_limit(options))]
     outcomes: list[Recovered] = run_tasks(
         options,
         tasks,

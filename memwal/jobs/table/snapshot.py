@@ -37,7 +37,7 @@ from memwal.errors import (
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares
+from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares, task_limit
 from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.wal.log import find_tip
@@ -86,7 +86,7 @@ def build_snapshot(
     taken_at = int(clock() * 1000)
     marks = read_marks(location.store)
     regions = discover_regions(location.store)
-    count = min(options.max_tasks or 1, -(-len(regions) // _TASK_REGIONS))
+    count = min(task_limit(options), -(-len(regions) // _TASK_REGIONS))
     tasks = [RegionsTask(location, share) for share in shares(regions, count)]
     outcomes: list[_Tips] = run_tasks(
         options,

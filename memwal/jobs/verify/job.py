@@ -23,7 +23,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, NewerFormatError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
-from memwal.jobs.job import run_in_process, shares
+from memwal.jobs.job import run_in_process, shares, task_limit
 from memwal.jobs.options import GcOptions, VerifyOptions
 from memwal.jobs.progress import Unit, run_tasks
 from memwal.jobs.verify.base_table import (
@@ -268,7 +268,7 @@ def verify(
     else:
         regions = sorted(set(options.regions))
     # One task is for the base table.
-    parts = [(), *shares(regions, options.max_tasks)]
+    parts = [(), *shares(regions, task_limit(options))]
     tasks = [VerifyTask(location, part, sent, now) for part in parts]
     outcomes: list[tuple[int, tuple[Finding, ...]]] = run_tasks(
         options,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,8 +16,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseHook
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.options import with_max_tasks
-from memwal.spark.connect import CONNECT_PREFIX, connect_session, parallelism
+from memwal.spark.connect import CONNECT_PREFIX, connect_session
 from memwal.spark.runner import spark_runner, with_trace_context
 from memwal_airflow.spark.application import LEASE_CHECK_SECONDS
 from memwal_airflow.spark.settings import configured_connection, configured_master
@@ -115,7 +114,6 @@ def run_connected(
     try:
         description = f"memwal {spec.job} {table.uri}"
         run = with_trace_context(spark_runner(spark, description=description, check=check))
-        spec = replace(spec, options=with_max_tasks(spec.options, parallelism(spark)))
         return run_locally(table, spec, run=run, guard=guard)
     finally:
         spark.stop()

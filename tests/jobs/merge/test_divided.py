@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
 from support.data.damage import damage_column
-from support.data.merging import DIVIDED
+from support.data.merging import DIVIDED, elsewhere
 from support.data.tables import (
     Rows,
     base_state,
@@ -37,7 +36,7 @@ from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStore
 import memwal
 from memwal.errors import MemWalError, OutcomeUnknownError
 from memwal.jobs.gc.job import collect_garbage
-from memwal.jobs.job import Guard, JobResult
+from memwal.jobs.job import Guard, JobResult, ParallelRunner, wrap_runner
 from memwal.jobs.merge import match
 from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.divided import merge_divided
@@ -54,14 +53,6 @@ from memwal.storage.location import TableLocation
 REGIONS = [bucket_region_id(number) for number in range(2)]
 TEXT = 2
 """Number of a column."""
-
-
-def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """Run tasks as if on other machines."""
-    return [
-        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(pickle.loads(sent))))
-        for sent in map(pickle.dumps, tasks)
-    ]
 
 
 def divided(table: memwal.Table | TableLocation, **options: Any) -> JobResult:
@@ -735,6 +726,21 @@ class TestPartsOfTheKeys:
                 yield running
             finally:
                 pause.release()
+
+    def test_are_as_many_as_run_at_once_when_they_are_matched(self, table: memwal.Table) -> None:
+        """Executors may register while the first tasks run."""
+        fill(table)
+        stages: list[int] = []
+
+        def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+            stages.append(len(tasks))
+            return run_here(tasks, function)
+
+        runner = ParallelRunner(run, lambda: 8 if stages else 1)
+        divided(table, commit_bytes=1 << 30, max_tasks=None, run=wrap_runner(runner, runner))
+
+        check_merged(table, EXPECTED)
+        assert stages[0] == 1 < stages[1]
 
     def test_find_the_same_rows_however_often_a_task_runs(
         self, faults: FaultyStores, table: memwal.Table

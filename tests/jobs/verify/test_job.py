@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from uuid import uuid4
 
 import findings
 import pytest
+from support.data.merging import elsewhere
 from support.data.tables import rows
 
 from memwal.errors import StoreUnavailableError
@@ -16,14 +16,6 @@ from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import CODES, Finding, VerifyReport, verify
 from memwal.jobs.verify import job as verify_regions
 from memwal.jobs.verify.findings import worst_first
-
-
-def elsewhere(tasks, function):
-    """Run tasks the way another machine would get them."""
-    return [
-        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(task)))
-        for task in pickle.loads(pickle.dumps(tasks))
-    ]
 
 
 def test_tasks_can_be_sent_to_other_machines(make_divided):

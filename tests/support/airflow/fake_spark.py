@@ -25,13 +25,12 @@ def main() -> None:
 
 def replace_spark() -> None:
     """Have the applications of memwal run their tasks in this process."""
-    from memwal.jobs.job import run_in_process
+    from memwal.jobs.job import ParallelRunner, run_in_process
     from memwal.spark import application
 
-    context = SimpleNamespace(
-        defaultParallelism=2, applicationId="local-42", uiWebUrl="http://127.0.0.1:4040"
-    )
-    session = SimpleNamespace(sparkContext=context, stop=lambda: None)
+    context = SimpleNamespace(applicationId="local-42", uiWebUrl="http://127.0.0.1:4040")
+    conf = {"spark.master": "local[2]"}
+    session = SimpleNamespace(sparkContext=context, conf=conf, stop=lambda: None)
 
     def begin(name: str) -> SimpleNamespace:
         return session
@@ -40,7 +39,7 @@ def replace_spark() -> None:
         wait = os.environ.get("FAKE_SPARK_WAIT")
         while wait and not Path(wait).exists():
             time.sleep(0.05)
-        return run_in_process
+        return ParallelRunner(run_in_process, lambda: 2)
 
     vars(application).update(spark_session=begin, spark_runner=runner)
 

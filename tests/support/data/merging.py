@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import memwal
@@ -10,6 +11,15 @@ from memwal.jobs.job import JobResult
 
 DIVIDED: dict[str, Any] = {"divide_bytes": 0, "commit_bytes": 500, "max_tasks": 2}
 """Options of a merge that is divided, with several tasks if there are more than a few rows."""
+
+
+def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    """Run tasks as if on other machines."""
+    return [
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(pickle.loads(sent))))
+        for sent in map(pickle.dumps, tasks)
+    ]
+
 
 Merge = Callable[[memwal.Table], JobResult]
 """Of the fixture ``merge``."""

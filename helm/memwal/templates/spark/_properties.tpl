@@ -24,8 +24,6 @@ properties in its UI and in event logs.
   "spark.dynamicAllocation.maxExecutors" $values.executor.max
   "spark.dynamicAllocation.executorIdleTimeout" (printf "%ds" (int $values.executor.idleSeconds))
 -}}
-{{/* Jobs divide their work by this, before the first executor is there. */}}
-{{- $_ := set $found "spark.default.parallelism" (mul $values.executor.max $values.executor.cores) -}}
 {{/* Storage options travel inside tasks. */}}
 {{- range list "spark.authenticate" "spark.network.crypto.enabled" "spark.io.encryption.enabled" -}}
 {{- $_ := set $found . true -}}
