@@ -16,9 +16,11 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import keywords_of, public
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.inputs.rows import Keys, Rows
+from memwal.jobs.job import TaskRunner, run_in_process
 from memwal.jobs.options import (
     CheckpointOptions,
     CompactOptions,
+    CopyOptions,
     GcOptions,
     IndexOptions,
     MergeOptions,
@@ -489,18 +491,21 @@ class Table(Queries):
         uri: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, str] | None = None,
+        max_tasks: int | None = None,
+        run: TaskRunner = run_in_process,
         progress: ProgressOption = None,
     ) -> JobResult:
         """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
 
-        Nothing is stored at ``uri`` yet; ``storage_options`` are those of its store. ``progress``
-        is that of :class:`memwal.jobs.options.MergeOptions`.
+        Nothing is stored at ``uri`` yet; ``storage_options`` are those of its store. The others are
+        those of :class:`memwal.jobs.options.CopyOptions`.
         """
         target = TableLocation(os.fspath(uri), storage_options or {})
         check_reachable(target.store)
         from memwal.jobs.table.copy import copy_table
 
-        return copy_table(self.location, target, progress=progress)
+        options = CopyOptions(max_tasks=max_tasks, run=run, progress=progress)
+        return copy_table(self.location, target, options)
 
     @keywords_of(QualityOptions)
     def check_quality(self, options: QualityOptions) -> JobResult:

@@ -94,9 +94,14 @@ class BadFile:
 class StoredObject:
     """Place of an object."""
 
-    store: ObjectStore
+    location: TableLocation  # the table, or another folder with its files
     key: str
-    size: int | None = None  # bytes, if they were listed
+    size: int | None = None  # bytes, if they are known
+
+    @property
+    def store(self) -> ObjectStore:
+        """Store that has the object."""
+        return self.location.store
 
 
 def find_bad_files(
@@ -174,36 +179,36 @@ def stored_objects(base: BaseTable) -> dict[str, StoredObject]:
     The keys are those that they have in the table, or would have there. The manifest of the version
     and the files of regions are not among them.
     """
-    table = base.location.store
-    manifest = read_table_manifest(base.location, base.version)
+    table = base.location
+    manifest = read_table_manifest(table, base.version)
     objects: dict[str, StoredObject] = {}
 
-    def add(file: NamedFile, store: ObjectStore, key: str) -> None:
+    def add(file: NamedFile, location: TableLocation, key: str) -> None:
         if file.kind is FileKind.SEGMENT:
             folder = len(key)
             objects.update(
                 {
-                    file.key + info.key[folder:]: StoredObject(store, info.key)
-                    for info in store.list(key)
+                    file.key + info.key[folder:]: StoredObject(location, info.key, info.size)
+                    for info in location.store.list(key)
                 }
             )
         else:
-            objects[file.key] = StoredObject(store, key)
+            objects[file.key] = StoredObject(location, key, file.size)
 
     for file in named_files(manifest):
         if file.kind is not FileKind.BLOBS:
             add(file, table, file.key)
     for file, outside in external_files(manifest):
         if file.kind is not FileKind.BLOBS:
-            add(file, base.location.beside(outside.uri).store, outside.key_of(file))
-    objects |= stored_blobs(base.location, manifest)
+            add(file, table.beside(outside.uri), outside.key_of(file))
+    objects |= stored_blobs(table, manifest)
     for entry in read_index_section(manifest):
         # Of these, entries do not state the files.
         if entry.name.startswith(SYSTEM_INDEX_PREFIX) and entry.name != MEM_WAL_INDEX_NAME:
             folder = index_file_key(entry.uuid, "").rstrip("/")
             add(NamedFile(folder, FileKind.SEGMENT), table, folder)
     snapshot = external_key(base.details)
-    if snapshot is not None and table.exists(snapshot):
+    if snapshot is not None and table.store.exists(snapshot):
         objects[snapshot] = StoredObject(table, snapshot)
     return objects
 
@@ -248,11 +253,11 @@ def stored_blobs(location: TableLocation, manifest: bytes) -> dict[str, StoredOb
             folders[outside][outside.key_of(file)] = file.key
     found = {}
     for place, keys in folders.items():
-        store = location.store if place is None else location.beside(place.uri).store
-        for info in store.list(DATA_DIR if place is None or place.is_table else ""):
+        stored_at = location if place is None else location.beside(place.uri)
+        for info in stored_at.store.list(DATA_DIR if place is None or place.is_table else ""):
             folder, _, name = info.key.rpartition("/")
             if folder in keys:
-                found[f"{keys[folder]}/{name}"] = StoredObject(store, info.key, info.size)
+                found[f"{keys[folder]}/{name}"] = StoredObject(stored_at, info.key, info.size)
     return found
 
 

@@ -273,7 +273,7 @@ class _Resolver:
                     policy.gc_options(), dry_run=request.dry_run, max_tasks=request.max_tasks
                 )
             case "quality" if (quality := policy.quality_options()) is not None:
-                return quality
+                return replace(quality, max_tasks=request.max_tasks)
         raise InvalidInputError(
             f"the policy of {self.managed.name} has no suite; give it one with memwal quality set"
         )

@@ -426,7 +426,7 @@ class GcOptions(RunOptions):
 
 @public
 @dataclass(frozen=True, slots=True)
-class QualityOptions(JobOptions):
+class QualityOptions(RunOptions):
     """Options of a quality check: :func:`memwal.jobs.table.quality_check.check_quality`."""
 
     quality: QualityRules = field(
@@ -436,6 +436,21 @@ class QualityOptions(JobOptions):
     )
     sample_rows: int | None = count(
         None, "look at so many rows, chosen at random; by default at all rows"
+    )
+    max_tasks: int | None = count(
+        None,
+        "tasks that all rows are divided into at most, about a million for each; an expectation "
+        "that is not about single rows is one more",
+    )
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions(RunOptions):
+    """Options of a copy: :func:`memwal.jobs.table.copy.copy_table`."""
+
+    max_tasks: int | None = count(
+        None, "tasks that the objects are divided into at most, 256 MiB or more for each"
     )
 
 

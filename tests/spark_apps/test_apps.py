@@ -12,6 +12,7 @@ import pytest
 from support.data.quarantined import rules
 from support.data.tables import base_state, flush, folder, generations, numbered, rows, state
 
+import memwal
 from memwal.catalog import ManagedTable, Policy
 from memwal.jobs import gc
 from memwal.jobs.arguments import to_arguments
@@ -77,14 +78,12 @@ def test_merge_some_regions(app, make_backlog, result):
 def test_options_of_merge(app, table, calls):
     (region,) = table.region_ids()
     app("merge", "--table", table.uri)
-    app("merge", "--table", table.uri, "--parallelism", 50)
     app("merge", "--table", table.uri, "--max-tasks", 20, "--commit-bytes", 7, "--region", region)
     app("merge", "--table", table.uri, "--run-bytes", 9, "--skip-region", region)
     assert calls == [
-        MergeOptions(max_tasks=3),
-        MergeOptions(max_tasks=50),
+        MergeOptions(),
         MergeOptions(max_tasks=20, commit_bytes=7, regions=(region,)),
-        MergeOptions(max_tasks=3, run_bytes=9, skip_regions=(region,)),
+        MergeOptions(run_bytes=9, skip_regions=(region,)),
     ]
 
 
@@ -116,6 +115,16 @@ def test_quality(app, table, result, capsys):
     flush(table, {2: 2})
     assert app("merge", "--table", table.uri) == 0
     assert app("quality", "--table", table.uri, "--quality", text, "--sample-rows", 9) == 0
+
+
+def test_copy(app, make_backlog, result, tmp_path):
+    table, expected = make_backlog(2)
+    (tmp_path / "options.json").write_text('{"timeout": "5s"}')
+    where = ("--target", tmp_path / "copy", "--target-options-file", tmp_path / "options.json")
+    assert app("copy", "--table", table.uri, *where) == 0
+    assert result()["tasks"] == 1
+    assert state(memwal.open(tmp_path / "copy")) == expected
+    assert app("copy", "--table", table.uri, *where) == 2
 
 
 @pytest.mark.parametrize("option", ["--region", "--skip-region"])

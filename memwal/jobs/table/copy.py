@@ -8,6 +8,8 @@ build extends an index that had not caught up with those generations. Files of t
 outside of it, as those of a shallow clone, are in the copy. Blobs that rows name by an address stay
 where they are.
 
+Tasks copy the objects; each renews the tag while it runs.
+
 The copy is consistent because of its order, which is that of a protected read (design note 0006):
 the base table's version gets a tag, the copy checks that this version is still the newest, and only
 then reads the regions' manifests. From then on the tag keeps everything that the manifests name and
@@ -24,7 +26,13 @@ deleted.
 | place the tag | a tag that no process renews: it expires, and the collector deletes it | the version is gone: starts again |
 | check that the version is the newest | as above | another version is: starts again |
 | copy objects, look at them | objects at the target that no table names | the tag has expired: an error, not an incomplete copy |
+| repeat a task, also after the copy is complete | as above | no object changes: see below |
 | copy the manifest | the copy is complete | as above |
+
+A worker that its cluster took for dead may still store objects when the copy is complete and has
+clients of its own. Files have names that are never used again, and it stores the same bytes. What
+clients replace, a torn entry at the end of a log or a record of abandoned rows, is stored by
+put-if-absent: it stays as the clients of the copy left it.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -34,6 +42,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -64,13 +73,14 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import TornEntryError
-from memwal.jobs.job import JobResult
-from memwal.jobs.progress import NO_METER, Meter, ProgressOption, Report, Unit, reporting
+from memwal.jobs.job import JobResult, task_limit
+from memwal.jobs.options import CopyOptions
+from memwal.jobs.progress import NO_METER, Meter, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
 from memwal.lsm.wal.log import lost_log_error, read_head, survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
-from memwal.storage.object_store import ObjectStore
+from memwal.storage.object_store import ObjectStore, create_settled
 from memwal.storage.open import check_put_if_absent
 
 CHUNK_BYTES: Final = 8 << 20
@@ -79,6 +89,21 @@ CHUNK_BYTES: Final = 8 << 20
 _PARALLEL: Final = 8
 _TAG_SECONDS: Final = 6 * 3600
 _MAX_ATTEMPTS: Final = 5
+
+
+# To start another task takes as long as to copy so many bytes.
+_TASK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Copy some objects of a table, and look at the copies."""
+
+    location: TableLocation
+    target: TableLocation
+    objects: Mapping[str, StoredObject]  # by their keys at the target
+    replaceable: frozenset[str]  # keys whose objects clients of the copy may replace
+    tag: ReadTag
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +115,13 @@ class _Region:
 
 
 def copy_table(
-    source: TableLocation, target: TableLocation, *, progress: ProgressOption = None
+    source: TableLocation, target: TableLocation, options: CopyOptions = CopyOptions()
 ) -> JobResult:
     """Copy a table with all acknowledged writes, while it is read, written and maintained.
 
     The two locations may be in different stores, and nothing may be stored at the target. The
     result is that of the target, with metrics ``regions``, ``generations``, ``log_entries``,
-    ``objects`` and ``bytes``. With ``progress``, as of :class:`memwal.jobs.options.RunOptions`, the
-    objects of the source are listed once more, for their sizes.
+    ``objects`` and ``bytes``.
 
     Raises TableSetupError if the source is not a table with MemWAL, or something is stored at the
     target; InvalidInputError if the target is inside the source; UnsupportedStoreError if it has no
@@ -123,8 +147,7 @@ def copy_table(
     marks = read_marks(source.store)
     base, tag = _pin_latest(source)
     try:
-        with reporting(progress) as report:
-            return _copy(base, marks, tag, target, started, report if progress else None)
+        return _copy(base, marks, tag, target, started, options)
     finally:
         delete_tag(source, tag)
 
@@ -154,7 +177,7 @@ def _copy(
     tag: ReadTag,
     target: TableLocation,
     started: float,
-    report: Report | None,
+    options: CopyOptions,
 ) -> JobResult:
     source = base.location
     manifests = read_manifests(source.store)
@@ -165,13 +188,28 @@ def _copy(
         key for region in regions for key in _region_keys(source.store, region, has_blobs=has_blobs)
     )
     objects = stored_objects(base)
-    objects |= {key: StoredObject(source.store, key) for key in region_keys}
-    meter: Meter = NO_METER
-    if report is not None:
-        total = sum(info.size for info in source.store.list("") if info.key in objects)
+    log_keys = frozenset(key for region in regions for key in _log_keys(source.store, region))
+    objects |= {key: StoredObject(source, key) for key in (*region_keys, *log_keys)}
+    listed = {info.key: info.size for info in source.store.list("")}
+    expected = {key: stored.size or listed.get(key, 0) for key, stored in objects.items()}
+    total = sum(expected.values())
+    # The largest objects first, so that the tasks get about the same.
+    keys = sorted(objects, key=lambda key: (-expected[key], key))
+    count = min(task_limit(options), max(total // _TASK_BYTES, 1))
+    tasks = [
+        CopyTask(
+            location=source,
+            target=target,
+            objects={key: objects[key] for key in part},
+            replaceable=log_keys.intersection(part),
+            tag=tag,
+        )
+        for part in (keys[number::count] for number in range(count))
+    ]
+    with reporting(options.progress) as report:
         meter = Meter(report, job="copy", step="copying", unit=Unit.BYTES, total=total)
-    sizes = _copy_objects(source, target, objects, tag, meter)
-    _check_objects(source, target, objects, sizes)
+        copied_bytes = sum(options.run(tasks, partial(run_copy_task, meter=meter)))
+        meter.finish()
     for region in regions:
         encoded = region.manifest.encode()
         region_id, version = region.manifest.region_id, region.manifest.version
@@ -182,6 +220,8 @@ def _copy(
     if not renew_tag(source, tag):
         raise _tag_expired(source)
     manifest = table_manifest_key(source, base.version)
+    if options.guard is not None:
+        options.guard()
     try:
         target.store.create(manifest, without_base_paths(source.store.get(manifest)))
     except ObjectExistsError as error:
@@ -190,13 +230,14 @@ def _copy(
         job="copy",
         table=target.uri,
         version=base.version,
+        tasks=len(tasks),
         seconds=time.monotonic() - started,
         metrics={
             "regions": len(regions),
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),
             "objects": len(objects) + 3 * len(regions) + 1,
-            "bytes": sum(sizes.values()),
+            "bytes": copied_bytes,
         },
     )
 
@@ -228,7 +269,7 @@ def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
 
 
 def _region_keys(store: ObjectStore, region: _Region, *, has_blobs: bool) -> Iterator[str]:
-    """Yield the objects of a region; ``has_blobs`` if its log may name blobs outside of it."""
+    """Yield the files of a region; ``has_blobs`` if its log may name blobs outside of it."""
     region_id = region.manifest.region_id
     for flushed in region.manifest.flushed:
         files = [info.key for info in store.list(generation_dir(region_id, flushed.path))]
@@ -239,32 +280,39 @@ def _region_keys(store: ObjectStore, region: _Region, *, has_blobs: bool) -> Ite
             )
         yield from files
     folders: set[str | None] = set()
-    for position in region.log:
-        yield wal_key(region_id, position)
+    for position in region.log if has_blobs else ():
         # The newest entry may be torn: then it has no rows.
         with suppress(TornEntryError):
-            folders.add(read_head(store, region_id, position).blob_folder if has_blobs else None)
+            folders.add(read_head(store, region_id, position).blob_folder)
     folders -= {flushed.path for flushed in region.manifest.flushed}
     for folder in filter(None, folders):
         stored = store.list(generation_dir(region_id, folder))
         yield from (info.key for info in stored if info.key.endswith(BLOB_SUFFIX))
+
+
+def _log_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
+    """Yield the log entries of a region, and its records of abandoned rows."""
+    region_id = region.manifest.region_id
+    for position in region.log:
+        yield wal_key(region_id, position)
     for info in store.list(abandoned_dir(region_id)):
         yield info.key
 
 
-def _copy_objects(
-    source: TableLocation,
-    target: TableLocation,
-    objects: Mapping[str, StoredObject],
-    tag: ReadTag,
-    meter: Meter,
-) -> dict[str, int]:
-    """Copy objects, and return the size of each in bytes after the last one is stored."""
+def run_copy_task(task: CopyTask, *, meter: Meter = NO_METER) -> int:
+    """Copy the objects of a task, look at the copies, and return their bytes.
+
+    Safe to repeat, also beside itself and after the copy is complete.
+    """
+    source, tag, target = task.location, task.tag, task.target.store
     sizes: dict[str, int] = {}
     with ThreadPoolExecutor(_PARALLEL) as pool:
         key_of = {
-            pool.submit(_copy_object, objects[key], target.store, key, meter): key
-            for key in sorted(objects)
+            pool.submit(
+                _create_object if key in task.replaceable else _copy_object,
+                *(stored, target, key, meter),
+            ): key
+            for key, stored in task.objects.items()
         }
         pending = set(key_of)
         try:
@@ -276,18 +324,14 @@ def _copy_objects(
         finally:
             for future in pending:
                 future.cancel()
-    return sizes
+    _check_copies(task, sizes)
+    return sum(sizes.values())
 
 
-def _check_objects(
-    source: TableLocation,
-    target: TableLocation,
-    objects: Mapping[str, StoredObject],
-    sizes: Mapping[str, int],
-) -> None:
+def _check_copies(task: CopyTask, sizes: Mapping[str, int]) -> None:
     """Raise CorruptDataError if a file of Lance is damaged, LostWriteError if its copy is."""
     files = [NamedFile(key, _kind_of(key), size=size) for key, size in sizes.items()]
-    bad = find_bad_files(target.store, files)
+    bad = find_bad_files(task.target.store, files)
     if not bad:
         return
     keys = {file.key for file in bad}
@@ -296,13 +340,13 @@ def _check_objects(
         for file in files
         if file.key in keys
         for found in find_bad_files(
-            objects[file.key].store, [replace(file, key=objects[file.key].key)]
+            task.objects[file.key].store, [replace(file, key=task.objects[file.key].key)]
         )
     ]
     if damaged:
         raise CorruptDataError(
-            f"{len(damaged)} files of {source} are damaged ({damaged[0]}), so that the copy is no "
-            "table; run memwal verify before you copy it"
+            f"{len(damaged)} files of {task.location} are damaged ({damaged[0]}), so that the copy "
+            "is no table; run memwal verify before you copy it"
         )
     refuse(bad)
 
@@ -335,6 +379,16 @@ def _copy_object(source: StoredObject, target: ObjectStore, key: str, meter: Met
 
     target.put_chunks(key, chunks())
     return copied
+
+
+def _create_object(source: StoredObject, target: ObjectStore, key: str, meter: Meter) -> int:
+    data = source.store.get(source.key)
+    if create_settled(target, key, data) is not None:
+        raise TableSetupError(
+            f"another process stores objects at {key} of the target; copy to another address"
+        )
+    meter.advance(len(data))
+    return len(data)
 
 
 def _tag_expired(source: TableLocation) -> ConflictError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +12,18 @@ import pyarrow as pa
 from memwal.base_table.fragments import READ_AHEAD_BYTES, batch_rows
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import InvalidInputError
-from memwal.jobs.job import JobResult
+from memwal.jobs.job import JobResult, task_limit
 from memwal.jobs.options import QualityOptions
+from memwal.jobs.progress import Unit, run_tasks
+from memwal.lsm.indexes.catchup import group_fragments
 from memwal.quality.evaluate import ExpectationResult, evaluate, undecided_result
 from memwal.quality.expectations import Expectation, ExpectationKind
 from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_result
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
+# To start another task takes as long as to check so many rows.
+_TASK_ROWS = 1 << 20
 _COUNTS = ("expect_table_row_count_to_be_between", "expect_table_row_count_to_equal")
 _SCHEMAS = (
     "expect_column_to_exist",
@@ -31,9 +35,10 @@ _SCHEMAS = (
 def check_quality(location: TableLocation, options: QualityOptions) -> JobResult:
     """Check the rows of the base table against a suite, regardless of the mode of the rules.
 
-    Without a sample, expectations about single rows are evaluated in one pass over batches; each
-    other expectation loads the columns that it names into memory. With a sample, expectations about
-    the number of rows still count all, but "unique" and "distinct" are then about the sample.
+    Without a sample, expectations about single rows are evaluated in one pass over batches, which
+    tasks share by fragments; each other expectation is a task that loads the columns that it names
+    into memory. With a sample, expectations about the number of rows still count all, but "unique"
+    and "distinct" are then about the sample.
 
     Returns
     -------
@@ -49,13 +54,37 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
         raise InvalidInputError("the table has no suite; memwal quality propose makes one")
     started = time.monotonic()
     base = open_base(location)
-    with lance_errors(f"checking {location}"):
-        report = _report(base, options.quality.suite, options.sample_rows)
+    suite = options.quality.suite
+    row_count = base.dataset.count_rows()
+    sampled = options.sample_rows is not None and options.sample_rows < row_count
+    tasks = _plan(base, options, options.sample_rows if sampled else None)
+    outcomes: list[_Outcome] = run_tasks(
+        options, tasks, run_check_task, job="quality", step="checking", unit=Unit.ROWS
+    )
+    totals = {
+        number: _RunningTally(expectation)
+        for number, expectation in enumerate(suite)
+        if not _is_metadata(expectation)
+    }
+    for outcome in outcomes:
+        for number, part in outcome.totals.items():
+            totals[number].merge(part)
+    tallies = {number: total.tally() for number, total in totals.items()}
+    for number, expectation in enumerate(suite):
+        if _is_metadata(expectation):
+            result = _check_metadata(expectation, base.schema, row_count)
+            tallies[number] = tally_result(result, base.schema.empty_table())
+    report = QualityReport(
+        mode="check",
+        rows=options.sample_rows if sampled and options.sample_rows is not None else row_count,
+        failed_rows=sum(outcome.failed for outcome in outcomes),
+        tallies=tuple(tallies[number] for number in range(len(suite))),
+    )
     return JobResult(
         job="quality",
         table=location.uri,
         version=base.version,
-        tasks=1,
+        tasks=len(tasks),
         seconds=time.monotonic() - started,
         metrics={"rows": report.rows, "failed_rows": report.failed_rows},
         warnings=report.warnings(),
@@ -63,61 +92,87 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
     )
 
 
-def _report(
-    base: BaseTable, suite: Sequence[Expectation], sample_rows: int | None
-) -> QualityReport:
-    dataset = base.dataset
-    row_count = dataset.count_rows()
-    from_metadata = {
-        number: _check_metadata(expectation, base.schema, row_count)
-        for number, expectation in enumerate(suite)
-        if expectation.type in (*_COUNTS, *_SCHEMAS)
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """Evaluate expectations on rows of one version: of some fragments, or a sample of all."""
+
+    location: TableLocation
+    version: int
+    suite: Mapping[int, Expectation]  # by number in the suite of the job
+    rows: int
+    fragments: tuple[int, ...] = ()
+    sampled: bool = False
+    # Whether all rows are loaded, for an expectation that is not about single rows.
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Totals of the expectations of a task, and the number of rows that fail one of them."""
+
+    totals: Mapping[int, _RunningTally]
+    failed: int
+
+
+def _plan(base: BaseTable, options: QualityOptions, sample_rows: int | None) -> list[CheckTask]:
+    """Plan the tasks: some for the rows, and one for each expectation that needs all of them."""
+    suite = {n: e for n, e in enumerate(options.quality.suite) if not _is_metadata(e)}
+    if sample_rows is not None:
+        task = CheckTask(base.location, base.version, suite, sample_rows, sampled=True)
+        return [task] if suite else []
+    sizes = [(part.fragment_id, part.physical_rows) for part in base.dataset.get_fragments()]
+    rows = sum(count for _, count in sizes)
+    by_row = {
+        number: expectation
+        for number, expectation in suite.items()
+        if expectation.kind == ExpectationKind.ROW and expectation.rule.in_arrow
     }
-    sampled = sample_rows is not None and sample_rows < row_count
-    totals = {
-        number: _RunningTally(expectation)
-        for number, expectation in enumerate(suite)
-        if number not in from_metadata
-        and (sampled or (expectation.kind == ExpectationKind.ROW and expectation.rule.in_arrow))
-    }
-    rows = failed = 0
-    in_batches = [total.expectation for total in totals.values()]
-    names = _column_names(base, in_batches)
-    keys = list(base.key_or_column)
-    batches: Iterable[pa.Table] = ()
-    if sampled and sample_rows is not None:
-        batches = [dataset.sample(sample_rows, columns=names)]
-    elif totals:
+    groups = min(task_limit(options), max(rows // _TASK_ROWS, 1))
+    count_of = dict(sizes)
+    tasks = [
+        CheckTask(base.location, base.version, by_row, sum(map(count_of.__getitem__, group)), group)
+        for group in (group_fragments(sizes, groups=groups) if by_row else ())
+    ]
+    return tasks + [
+        CheckTask(base.location, base.version, {number: expectation}, rows, whole=True)
+        for number, expectation in suite.items()
+        if number not in by_row
+    ]
+
+
+def run_check_task(task: CheckTask) -> _Outcome:
+    """Evaluate the expectations of a task, batch by batch."""
+    base = open_base(task.location, version=task.version)
+    totals = {number: _RunningTally(expectation) for number, expectation in task.suite.items()}
+    failed = 0
+    with lance_errors(f"checking {task.location}"):
+        for batch in _batches(task, base):
+            results = evaluate(list(task.suite.values()), batch)
+            masks = [result.failed for result in results if result.failed is not None]
+            failed += int(np.any(masks, axis=0).sum())
+            keys = batch.select(list(base.key_or_column))
+            for total, result in zip(totals.values(), results, strict=True):
+                total.add(result, keys)
+    return _Outcome(totals, failed)
+
+
+def _batches(task: CheckTask, base: BaseTable) -> Iterator[pa.Table]:
+    dataset, names = base.dataset, _column_names(base, task.suite.values())
+    if task.sampled:
+        yield dataset.sample(task.rows, columns=names)
+    elif task.whole:
+        yield dataset.to_table(columns=names)
+    else:
         scanner = dataset.scanner(
             columns=names,
+            fragments=[
+                part for part in dataset.get_fragments() if part.fragment_id in task.fragments
+            ],
             batch_size=batch_rows(dataset, names, most=_BATCH_ROWS),
             io_buffer_size=READ_AHEAD_BYTES,
         )
-        batches = (pa.Table.from_batches([batch]) for batch in scanner.to_batches())
-    else:
-        rows = row_count
-    for batch in batches:
-        results = evaluate(in_batches, batch)
-        rows += batch.num_rows
-        masks = [result.failed for result in results if result.failed is not None]
-        failed += int(np.any(masks, axis=0).sum())
-        for of_expectation, result in zip(totals.values(), results, strict=True):
-            of_expectation.add(result, batch.select(keys))
-    tallies = {number: of_expectation.tally() for number, of_expectation in totals.items()}
-    for number, result in from_metadata.items():
-        tallies[number] = tally_result(result, base.schema.empty_table())
-    for number, expectation in enumerate(suite):
-        if number not in tallies:
-            whole = dataset.to_table(columns=_column_names(base, [expectation]))
-            result = evaluate([expectation], whole)[0]
-            tallies[number] = tally_result(result, whole.select(keys))
-            failed += result.failures
-    return QualityReport(
-        mode="check",
-        rows=rows,
-        failed_rows=failed,
-        tallies=tuple(tallies[number] for number in range(len(suite))),
-    )
+        for batch in scanner.to_batches():
+            yield pa.Table.from_batches([batch])
 
 
 @dataclass(slots=True)
@@ -132,12 +187,19 @@ class _RunningTally:
     error: str | None = None
 
     def add(self, result: ExpectationResult, keys: pa.Table) -> None:
-        self.checked += result.evaluated
-        self.failed += result.failures
-        self.success &= result.success or result.failed is not None
-        self.error = self.error or result.error
-        if len(self.examples) < MAX_EXAMPLES:
-            self.examples = (*self.examples, *tally_result(result, keys).examples)[:MAX_EXAMPLES]
+        """Add the result of a batch."""
+        examples = () if len(self.examples) >= MAX_EXAMPLES else tally_result(result, keys).examples
+        success = result.success or result.failed is not None
+        batch = (result.evaluated, result.failures, success, examples, result.error)
+        self.merge(_RunningTally(self.expectation, *batch))
+
+    def merge(self, other: _RunningTally) -> None:
+        """Add the totals of other rows."""
+        self.checked += other.checked
+        self.failed += other.failed
+        self.success &= other.success
+        self.examples = (*self.examples, *other.examples)[:MAX_EXAMPLES]
+        self.error = self.error or other.error
 
     def tally(self) -> Tally:
         mostly = self.expectation.mostly
@@ -149,6 +211,11 @@ class _RunningTally:
             examples=self.examples,
             error=self.error,
         )
+
+
+def _is_metadata(expectation: Expectation) -> bool:
+    """Return whether an expectation is about the schema, or about the number of rows."""
+    return expectation.type in (*_COUNTS, *_SCHEMAS)
 
 
 def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> ExpectationResult:
@@ -168,7 +235,7 @@ def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> 
     return ExpectationResult(expectation, inside and not edge, total)
 
 
-def _column_names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:
+def _column_names(base: BaseTable, suite: Iterable[Expectation]) -> list[str]:
     """Return the columns that expectations and their examples need, at least one."""
     needed = {column for expectation in suite for column in expectation.columns}
     needed |= set(base.key_or_column)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
 from support.data import indexed
+from support.data.merging import elsewhere
 from support.data.tables import (
     SCHEMA,
     MakeTable,
@@ -247,6 +252,39 @@ def test_a_tag_that_is_taken_away_ends_the_copy(
         copy_table(table.location, target)
     with pytest.raises(MemWalError):
         memwal.open(target.uri)
+
+
+def test_tasks_that_run_twice_and_after_the_copy_change_nothing(
+    table: memwal.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that Spark took for dead may go on while the copy has clients of its own."""
+    monkeypatch.setattr(table_copy, "_TASK_BYTES", 1)
+    fill(table).abort()
+    # As a machine that lost power leaves the end of a log.
+    region = manifest(table).region_id
+    torn = wal_key(region, max(log(table)) + 1)
+    table.location.store.put(torn, b"torn")
+    late: list[Callable[[], object]] = []
+
+    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        late.extend(partial(function, task) for task in tasks)
+        elsewhere(tasks, function)
+        return elsewhere(tasks, function)
+
+    result = table.copy_to(tmp_path / "copy", max_tasks=3, run=run)
+
+    assert result.tasks == 3
+    copy = memwal.open(tmp_path / "copy")
+    with copy.writer() as writer:
+        writer.upsert(rows({7: 7}))
+        names = [wal_key(region, position) for position in log(copy)]
+        entries = {name: copy.location.store.get(name) for name in names}
+        for task in late:
+            with suppress(MemWalError):
+                task()
+    assert torn in entries
+    assert {key: copy.location.store.get(key) for key in entries} == entries
+    assert everything(copy.uri) == {**VALUES, 7: 7}
 
 
 def test_a_late_trace_of_a_table_that_was_deleted_is_in_the_way_of_no_copy(

@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from support.data.merging import elsewhere
 from support.data.quarantined import positive, rules
 from support.data.tables import MakeTable, flush
 
@@ -68,6 +69,22 @@ def test_in_many_batches(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) 
     result = check_quality(merged.location, QualityOptions(rules("off", *SUITE)))
     assert [found["failed"] for found in result.quality["expectations"]] == [3, 2, 0, 0, 0, 3]
     assert {key["id"] for key in result.quality["expectations"][0]["examples"]} == {1, 2, 7}
+
+
+def test_in_several_tasks(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality_check, "_TASK_ROWS", 1)
+    flush(merged, {50: -50})
+    merged.merge(divide_bytes=0)
+    one_task = check_quality(merged.location, QualityOptions(rules("off", *SUITE)))
+    options = QualityOptions(rules("off", *SUITE), max_tasks=2, run=elsewhere)
+    result = check_quality(merged.location, options)
+
+    # One for "unique", and one more for the rows.
+    assert (one_task.tasks, result.tasks) == (2, 3)
+    assert result.metrics == one_task.metrics == {"rows": 41, "failed_rows": 6}
+    assert result.warnings == one_task.warnings
+    found = result.quality["expectations"][0]["examples"]
+    assert {key["id"] for key in found} == {1, 2, 7, 50}
 
 
 def test_of_a_table_without_a_key(tmp_path: Path) -> None:
