@@ -191,6 +191,8 @@ def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
             f"column {name} is of type {type(values).__name__}; give a list of values, or a single "
             "value in every column for one row"
         )
+    if target is not None and not pt.is_floating(target) and _has_no_values(values):
+        return pa.nulls(len(values))
     column = _import_column(values)
     if column is not None:
         return column
@@ -265,6 +267,11 @@ def _pairs(values: Iterable[Any]) -> list[Any]:
 def _type_of(schema: pa.Schema, name: Any) -> pa.DataType | None:
     at = schema.get_field_index(name) if isinstance(name, str) else -1
     return None if at < 0 else schema.field(at).type
+
+
+def _has_no_values(column: Any) -> bool:
+    """Return whether a column of pandas has floats by its type, because it has nulls only."""
+    return _is_pandas(column) and column.dtype.kind == "f" and bool(column.isna().all())
 
 
 def _is_values(value: object) -> bool:

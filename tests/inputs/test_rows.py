@@ -225,6 +225,15 @@ class TestValues:
     def test_values(self, values: object, expected: list[Any]) -> None:
         assert column(values).to_pylist() == expected
 
+    @pytest.mark.parametrize(
+        "target", [pa.string(), pa.int64(), pa.list_(pa.float32(), 2)], ids=str
+    )
+    def test_a_column_of_pandas_without_values_fits_any_type(self, target: pa.DataType) -> None:
+        for empty in (pd.Series([np.nan] * 3), pd.Series([None] * 3, dtype="Float64")):
+            assert pa.types.is_null(column(empty, target).type)
+        assert column(pd.Series([np.nan, 1.5, np.nan]), target).type == pa.float64()
+        assert column(pd.Series([np.nan] * 3), pa.float32()).null_count == 3
+
     def test_times(self) -> None:
         noon = dt.datetime(2024, 1, 1, 12)
         paris = dt.timezone(dt.timedelta(hours=2))
