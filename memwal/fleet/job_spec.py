@@ -19,6 +19,7 @@ from memwal.util.clock import Duration
 from memwal.util.records import JsonObject, JsonRecord
 
 if TYPE_CHECKING:
+    from memwal.fleet.tables import Survey
     from memwal.jobs.status import TableStatus
     from memwal.table import Table
 
@@ -85,6 +86,9 @@ class JobRequest:
     due: Due | None = None
     """Why the job is due, if the caller knows; by default it follows from the table's status and
     policy."""
+    survey: Survey | None = None
+    """Survey of the table by which it is due. The table is surveyed anew if the job has succeeded
+    since, or without one."""
     wait: Duration | None = None
     """How long to wait for the lease if another process runs the job. None does not wait."""
 
@@ -100,7 +104,7 @@ class JobSpec:
     options: JobOptions
     """Options of this job, from the policy of the table and from the request."""
     status: TableStatus | None = None
-    """Status by which the job is due; None for one that was forced, or whose caller knew why it is
+    """Status by which the job is due; None for one that was forced, or whose caller said why it is
     due."""
 
     @property

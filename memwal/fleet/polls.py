@@ -7,7 +7,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -272,7 +272,12 @@ class TablePolls:
         Raises ``StoreUnavailableError`` if the catalog does not answer.
         """
         await self._refresh()
-        await self._start([poll for poll in self._polls.values() if self._may_start(poll)])
+        await self.poll(self._polls)
+
+    async def poll(self, tables: Iterable[str]) -> None:
+        """Start a poll of each of these tables whose last poll did not fail."""
+        polls = [self._polls[name] for name in tables if name in self._polls]
+        await self._start([poll for poll in polls if self._may_start(poll)])
 
     async def wait(self, seconds: float) -> None:
         """Wait until there is a result of a poll, at most so long."""
@@ -290,11 +295,14 @@ class TablePolls:
         return results
 
     def restart(self, table: str) -> None:
-        """Forget when a table was polled, and its runs: its schedule begins anew."""
+        """Forget when a table was polled, and its runs: its schedule begins anew.
+
+        The catalog gets the next status that is read.
+        """
         self.work.forget(table)
         poll = self._polls.get(table)
         if poll is not None:
-            poll.next_at, poll.polled_at = -math.inf, None
+            poll.next_at, poll.polled_at, poll.next_sample = -math.inf, None, -math.inf
 
     def close(self, *, wait: bool = False) -> None:
         """Cancel the polls; their threads end with the requests that they ``wait`` for."""

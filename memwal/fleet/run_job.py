@@ -214,9 +214,19 @@ class _Resolver:
         if request.due is not None:
             waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
-        state = self._survey(table)
+        state = self._given_survey() or self._survey(table)
         spec = self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
         return spec if isinstance(spec, Skipped) else replace(spec, status=state.status)
+
+    def _given_survey(self) -> Survey | None:
+        """Return the survey of the request, with the present skipped regions; None if it is old.
+
+        Called under the lease of the job: no other process does it between this and the job.
+        """
+        given, name, job = self.request.survey, self.managed.name, self.request.job
+        if given is None or self.catalog.last_runs(name).get(job) != given.last_runs.get(job):
+            return None
+        return replace(given, skipped_regions=tuple(self.catalog.backoffs.skipped_regions(name)))
 
     def _survey(self, table: Table) -> Survey:
         regions, index = self.request.regions, self.request.index

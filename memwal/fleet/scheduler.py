@@ -23,7 +23,7 @@ from memwal.catalog.records import ManagedTable
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
 from memwal.fleet.job_spec import JobRequest, Skipped
 from memwal.fleet.polls import FailureTracker, Outcome, ReadLimits, TablePolls
-from memwal.fleet.run_job import Runtime, run_job
+from memwal.fleet.run_job import IN_PROCESS, Runtime, run_job
 from memwal.fleet.tables import register_folder
 from memwal.jobs.due import JOBS, NOT_DUE, Due
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
@@ -178,8 +178,8 @@ class Fleet:
     catalog : Catalog
     budget : Budget, optional
     tables : collection of str, optional
-        Only these; by default all enabled tables. A table without a schedule is never surveyed by
-        :meth:`run_forever`.
+        Only these, and no upkeep of the catalog; by default all enabled tables. A table without a
+        schedule is never surveyed by :meth:`run_forever`.
     runner : callable
         Returns what runs the tasks of the jobs of a table, such as
         :func:`memwal.spark.runner.connect_runner`; by default they run in this process. Called
@@ -195,6 +195,9 @@ class Fleet:
         dies.
     on_outcome : callable, optional
         Called with every outcome, from the thread that runs the fleet.
+    runtime : Runtime, optional
+        Its ``execute`` and ``external_id`` are those of each job. ``execute`` is called from
+        several threads.
     """
 
     def __init__(
@@ -208,6 +211,7 @@ class Fleet:
         storage_options: Callable[[ManagedTable], Mapping[str, str] | None] | None = None,
         lease_ttl: Duration | None = None,
         on_outcome: Callable[[Outcome], None] | None = None,
+        runtime: Runtime = IN_PROCESS,
     ) -> None:
         self._catalog = catalog
         self._budget = budget or Budget()
@@ -217,11 +221,15 @@ class Fleet:
         self._storage_options = storage_options or (lambda table: None)
         self._lease_ttl = lease_ttl
         self._on_outcome = on_outcome or (lambda outcome: None)
+        self._runtime = runtime
         self._stopping = threading.Event()
         self._queue = FairQueue()
         self._surveys: dict[str, Survey] = {}
         self._due_jobs: dict[tuple[str, str], DueJob] = {}
         self._working: dict[str, tuple[Choice, asyncio.Future[JobResult | Skipped]]] = {}
+        # Of one call of run_once: what was started, and the tables whose jobs have ended.
+        self._started: set[tuple[str, str]] = set()
+        self._changed: set[str] = set()
         self._polls: TablePolls | None = None
         self._next_prune = self._next_search = -math.inf
         self._turned_at = time.monotonic()
@@ -243,12 +251,16 @@ class Fleet:
         """True if the catalog answered when it was last read."""
         return self._polls is not None and self._polls.catalog_answers
 
-    def run_once(self) -> list[Outcome]:
+    def run_once(self, *, seconds: Duration | None = None) -> list[Outcome]:
         """Survey every table, regardless of its schedule, and run each due job once.
+
+        A table is surveyed again after its jobs: a merge makes indexes due. After so many
+        ``seconds`` no job is started, and the call returns when the running ones have ended.
 
         Raises ``StoreUnavailableError`` if the catalog does not answer.
         """
-        return self._loop(every=None)
+        limit = math.inf if seconds is None else in_seconds(seconds)
+        return self._loop(every=None, stop_at=time.monotonic() + limit)
 
     def run_forever(self, *, every: Duration = 10.0) -> None:
         """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
@@ -262,11 +274,11 @@ class Fleet:
             raise InvalidInputError("every must be a number of seconds above 0")
         self._loop(every=seconds)
 
-    def _loop(self, *, every: float | None) -> list[Outcome]:
+    def _loop(self, *, every: float | None, stop_at: float = math.inf) -> list[Outcome]:
         """Run the loop in a thread of its own: that of the caller may have an event loop."""
         with ThreadPoolExecutor(1, thread_name_prefix="memwal-fleet") as pool:
             try:
-                running = pool.submit(asyncio.run, self._run(every=every))
+                running = pool.submit(asyncio.run, self._run(every=every, stop_at=stop_at))
                 # In turns: a signal that the system gives to another thread ends no wait of the
                 # main thread, which alone can run its handler.
                 while not running.done():
@@ -277,8 +289,10 @@ class Fleet:
                 self._stopping.set()
                 raise
 
-    async def _run(self, *, every: float | None) -> list[Outcome]:
+    async def _run(self, *, every: float | None, stop_at: float) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        self._started.clear()
+        self._changed.clear()
         polls = self._polls = TablePolls(
             self._catalog,
             storage_options=lambda table: asyncio.to_thread(self._storage_options, table),
@@ -299,8 +313,12 @@ class Fleet:
                         await polls.turn(busy=self._working)
                         for name in self._surveys.keys() - polls.tables:
                             self._forget(name)
-                    self._start_jobs(polls, jobs)
-                    if every is None and not polls.running and not self._working:
+                    is_late = time.monotonic() >= stop_at
+                    if not is_late:
+                        if every is None:
+                            await self._survey_changed(polls)
+                        self._start_jobs(polls, jobs, once=every is None)
+                    if every is None and not self._working and (is_late or not polls.running):
                         break
                     outcomes += await self._collect(polls, keep=every is None)
             except BaseException:
@@ -316,7 +334,7 @@ class Fleet:
     def _prune(self) -> None:
         """Delete old rows of the catalog from time to time."""
         now = time.monotonic()
-        if now < self._next_prune:
+        if now < self._next_prune or self._only is not None:
             return
         self._next_prune = now + _PRUNE_SECONDS
         try:
@@ -345,7 +363,14 @@ class Fleet:
             for table in added:
                 logger.info("%s is registered as %s", table.uri, table.name)
 
-    def _start_jobs(self, polls: TablePolls, pool: ThreadPoolExecutor) -> None:
+    async def _survey_changed(self, polls: TablePolls) -> None:
+        """Survey the tables again whose due jobs have all ended."""
+        waiting = {table for table, _ in self._due_jobs} | self._working.keys()
+        tables = self._changed - waiting
+        self._changed -= tables
+        await polls.poll(tables)
+
+    def _start_jobs(self, polls: TablePolls, pool: ThreadPoolExecutor, *, once: bool) -> None:
         slots = self._budget.jobs - len(self._working)
         busy = self._working.keys() | polls.running.keys()
         free = [due for (table, _), due in self._due_jobs.items() if table not in busy]
@@ -356,6 +381,8 @@ class Fleet:
         for choice in self._queue.choose(free, slots=slots, remaining_bytes=remaining):
             chosen = choice.due_job
             del self._due_jobs[chosen.table, chosen.job]
+            if once:
+                self._started.add((chosen.table, chosen.job))
             future = loop.run_in_executor(pool, self._run_job, choice)
             self._working[chosen.table] = choice, future
 
@@ -373,12 +400,14 @@ class Fleet:
             chosen.job,
             max_tasks=self._max_tasks,
             run_bytes=choice.run_bytes,
-            due=chosen.due,
+            survey=self._surveys[chosen.table],
         )
         table = self._surveys[chosen.table].table
         runtime = Runtime(
             run=self._runner(table),
+            execute=self._runtime.execute,
             storage_options=self._storage_options(table),
+            external_id=self._runtime.external_id,
             ttl=self._lease_ttl,
             guard=self._check,
         )
@@ -426,7 +455,7 @@ class Fleet:
                 self._queue.forget(name, [job])
                 # A failed job that is no longer due was done by another process.
                 failures.clear(name, job)
-            elif not failures.is_backing_off(name, job):
+            elif not failures.is_backing_off(name, job) and (name, job) not in self._started:
                 self._due_jobs[name, job] = DueJob(
                     table=name,
                     job=job,
@@ -446,6 +475,7 @@ class Fleet:
                 result = future.result()
                 if isinstance(result, JobResult):
                     polls.failures.clear(name, job)
+                    self._changed.add(name)
                 yield Outcome(table=name, job=job, reason=reason, result=result)
             elif isinstance(error, _FleetStopped):
                 yield Outcome(table=name, job=job, reason=reason)

@@ -25,7 +25,7 @@ from memwal.errors import (
     ObjectNotFoundError,
     TableSetupError,
 )
-from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job
+from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job, survey
 from memwal.fleet.job_spec import run_locally
 from memwal.jobs.job import JobResult, guarded
 from memwal.jobs.options import CompactOptions, GcOptions, IndexOptions, MergeOptions
@@ -77,6 +77,18 @@ def test_what_is_not_due_is_skipped(catalog: Catalog, managed: Managed) -> None:
     assert found.to_dict()["skipped"] == SkipReason.NOT_DUE.value
     assert found.reason in str(found)
     assert catalog.runs() == []
+
+
+def test_a_job_that_another_process_did_since_the_survey_is_skipped(
+    catalog: Catalog, managed: Managed
+) -> None:
+    table = managed()
+    request = JobRequest("flights", "merge", survey=survey(catalog, catalog.get("flights")))
+    assert done(run_job(catalog, request)).metrics["generations"] == 6
+    assert skipped(run_job(catalog, request)) is SkipReason.NOT_DUE
+    table.upsert(numbered(0, 20, n=9))
+    assert done(run_job(catalog, request)).metrics["generations"] == 2
+    assert len(catalog.runs()) == 2
 
 
 def test_quiet_hours_hold_a_job_back_and_force_does_not_mind(

@@ -71,6 +71,23 @@ class TestOneProcess:
         # All is done.
         assert Fleet(catalog).run_once() == []
 
+    def test_some_tables_until_nothing_of_them_is_due(
+        self, catalog: Catalog, make_table: MakeTable
+    ) -> None:
+        policy = Policy(merge_at_generations=1, index_at_generations=1, run_retention_seconds=0)
+        for name in ("mine", "other"):
+            table = make_table(maintained_indexes=["id_idx"])
+            table.upsert(numbered(0, 3))
+            catalog.register(name, uri=table.uri, policy=policy)
+        fleet = Fleet(catalog, tables=["mine"], runtime=Runtime(external_id="dag/run/drain/-1"))
+        assert fleet.run_once(seconds=0) == []
+        found = [(one.table, one.job) for one in fleet.run_once(seconds=PATIENCE_SECONDS)]
+        # The index is due after the merge only; and no job runs twice.
+        assert found.index(("mine", "merge")) < found.index(("mine", "index"))
+        assert set(found) == {("mine", job) for job in ("merge", "index", "snapshot", "gc")}
+        assert len(found) == len(set(found)) == len(catalog.runs())
+        assert {run.external_id for run in catalog.runs()} == {"dag/run/drain/-1"}
+
     def test_each_table_has_a_runner_of_its_own(
         self, catalog: Catalog, many: dict[str, memwal.Table]
     ) -> None:
