@@ -19,9 +19,11 @@ The parts:
 ``due-warm``, ``due-submit``
     The same with every job on Spark: in one session of a server that is up, and by
     ``spark-submit``.
+``drain``, ``drain-warm``
+    The same as ``due`` and ``due-warm`` with one DAG for all tables.
 ``bare``
-    The same for as many DAGs without a table, whose first task does nothing and skips the others:
-    what Airflow itself needs on this machine. One event starts them all.
+    The same as ``due`` for as many DAGs without a table, whose first task does nothing and skips
+    the others: what Airflow itself needs on this machine. One event starts them all.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-PARTS = ("parse", "idle", "due", "due-warm", "due-submit", "bare")
+PARTS = ("parse", "idle", "due", "due-warm", "due-submit", "drain", "drain-warm", "bare")
 Spark = Literal["warm", "submit"]
 BARE = """
 from airflow.providers.standard.operators.python import BranchPythonOperator, PythonOperator
@@ -116,7 +118,11 @@ def parsing(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
     for _ in range(5):
         done = subprocess.run(
             [sys.executable, "-c", PARSE, str(snapshot)],
-            env={**os.environ, "AIRFLOW_HOME": str(folder / "parse")},
+            env={
+                **os.environ,
+                "AIRFLOW_HOME": str(folder / "parse"),
+                "AIRFLOW__MEMWAL__TABLE_DAGS": "each",
+            },
             check=True,
             capture_output=True,
             text=True,
@@ -174,9 +180,16 @@ def idle(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
     )
 
 
-def due(folder: Path, arguments: argparse.Namespace, spark: Spark | None = None) -> Iterator[Line]:
+def due(
+    folder: Path,
+    arguments: argparse.Namespace,
+    spark: Spark | None = None,
+    *,
+    combined: bool = False,
+) -> Iterator[Line]:
     """Make tables due, one after the other and all at once."""
-    part = "due" if spark is None else f"due-{spark}"
+    part = "drain" if combined else "due"
+    part = part if spark is None else f"{part}-{spark}"
     place = folder / part
     place.mkdir()
     names = _names(arguments.tables)
@@ -191,17 +204,17 @@ def due(folder: Path, arguments: argparse.Namespace, spark: Spark | None = None)
         snapshot_at_age_seconds=1e9,
         gc_interval_seconds=1e9,
     )
-    with _running(place, arguments, spark) as (airflow, catalog):
+    with _running(place, arguments, spark, combined=combined) as (airflow, catalog):
         for name, table in tables.items():
             table.build_snapshot()
             with catalog.record_run(name, "gc") as run:
                 run.finish(table.collect_garbage())
             catalog.register(name, uri=table.uri, policy=policy)
-        airflow.wait_dag(f"memwal__{names[-1]}", timeout=600)
+        airflow.wait_dag("memwal_drain" if combined else f"memwal__{names[-1]}", timeout=600)
         airflow.wait(
             lambda: len(catalog.latest_samples()) == len(names), timeout=600, what="look at all"
         )
-        airflow.wait_dag("memwal_due", timeout=600)
+        airflow.wait_dag("memwal_drain" if combined else "memwal_due", timeout=600)
         # Until the triggerer watches its asset.
         time.sleep(5)
         single = []
@@ -221,6 +234,7 @@ def due(folder: Path, arguments: argparse.Namespace, spark: Spark | None = None)
     waited = [(ended[name] - flushed_at[name]).total_seconds() for name in names]
     note = f"{arguments.rows} rows, {arguments.tasks} tasks at once"
     how = {"warm": ", a warm Spark", "submit": ", spark-submit", None: ""}[spark]
+    how += ", one DAG for all" if combined else ""
     what = f"one table, from its flush to its merge{how}"
     most = 60.0 if spark == "submit" else 5.0
     yield _limited(f"airflow {part}", what, Figure.of(single), most, note=note)
@@ -263,6 +277,8 @@ RUN = {
     "due": due,
     "due-warm": partial(due, spark="warm"),
     "due-submit": partial(due, spark="submit"),
+    "drain": partial(due, combined=True),
+    "drain-warm": partial(due, spark="warm", combined=True),
     "bare": bare,
 }
 
@@ -296,7 +312,11 @@ def _limited(name: str, what: str, ours: Figure, limit: float, *, note: str = ""
 
 @contextlib.contextmanager
 def _running(
-    folder: Path, arguments: argparse.Namespace, spark: Spark | None = None
+    folder: Path,
+    arguments: argparse.Namespace,
+    spark: Spark | None = None,
+    *,
+    combined: bool = False,
 ) -> Iterator[tuple[AirflowStandalone, Catalog]]:
     """Run an Airflow with an empty catalog."""
     snapshot = folder / "tables.json"
@@ -308,7 +328,8 @@ def _running(
     dags.mkdir()
     for name in ("memwal_tables.py", "memwal_fleet.py"):
         (dags / name).symlink_to(ROOT / "dags" / name)
-    settings = {"spark_master": "local[1]", "fleet_schedule": "none"}
+    table_dags = "combined" if combined else "each"
+    settings = {"spark_master": "local[1]", "fleet_schedule": "none", "table_dags": table_dags}
     if spark is not None:
         settings["local_below_bytes"] = "0"
     with contextlib.ExitStack() as stack:

@@ -18,6 +18,14 @@ def watched_asset(shard: int, *, shards: int) -> Asset:
     return Asset(name=name, uri=f"memwal://due/{shard}", group="memwal", watchers=[watcher])
 
 
+def unwatched_asset() -> Asset:
+    """Return the asset by which the fleet DAG starts due tables that no triggerer looks at.
+
+    Its events are as those of :func:`watched_asset`.
+    """
+    return Asset(name="memwal:due:unwatched", uri="memwal://due/unwatched", group="memwal")
+
+
 def due_asset(table: str) -> Asset:
     """Return the asset that is updated when a job of a table is due, and starts the table's DAG.
 

@@ -36,6 +36,7 @@ from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
+from memwal_airflow.combined.settings import are_combined
 from memwal_airflow.notifications.failures import record_dag_failure, run_deadline
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
@@ -67,8 +68,9 @@ LATER_TASKS = {
 
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
-    """Build the DAGs of all enabled tables of a snapshot, by DAG id.
+    """Build the DAGs of the enabled tables of a snapshot that have their own, by DAG id.
 
+    See :func:`memwal_airflow.combined.settings.are_combined`.
     Where Airflow parses the DAG file for a task, only the DAG of that task is built. A table whose
     DAG cannot be built is left out, and the reason is its last error in the catalog. An invalid
     snapshot raises InvalidInputError, which Airflow shows as an import error.
@@ -82,8 +84,12 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
         return {}
     parsed_dag_id = get_parsing_context().dag_id
     dags = {}
-    for table in read_snapshot(snapshot):
+    tables = read_snapshot(snapshot)
+    combined = are_combined(tables)
+    for table in tables:
         if not table.enabled or parsed_dag_id not in (None, dag_id(table)):
+            continue
+        if combined and table.starts_when_due:
             continue
         try:
             if table.problem is not None:

@@ -31,11 +31,16 @@ from memwal.catalog.records import START_JOB, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.spark.result_store import clean_results
+from memwal.util.records import JsonObject
 from memwal_airflow import SECTION
-from memwal_airflow.assets import due_asset
+from memwal_airflow.assets import due_asset, unwatched_asset
+from memwal_airflow.combined.dag import build_drain_dag
+from memwal_airflow.combined.operator import pool_of
+from memwal_airflow.combined.settings import are_combined, exported_tables
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.due_dag import DUE_ALIAS, DUE_DAG_ID, build_due_dag
 from memwal_airflow.hooks.storage_options import read_options
+from memwal_airflow.links import DRAIN_DAG_ID
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
@@ -90,8 +95,9 @@ abandoned results and pods of drivers. `notify` sends events through the connect
 
 
 def build_fleet_dags(settings: FleetSettings | None = None) -> dict[str, DAG]:
-    """Build the fleet DAG, and the DAG that starts those of the tables that are due, by DAG id.
+    """Build the fleet DAG, and the DAG of the tables that are due, by DAG id.
 
+    The second one starts the DAGs of the tables, or, where they are combined, runs their jobs.
     Where Airflow parses the DAG file for a task, only the DAG of that task is built.
 
     Parameters
@@ -101,15 +107,20 @@ def build_fleet_dags(settings: FleetSettings | None = None) -> dict[str, DAG]:
     """
     settings = settings or FleetSettings.read()
     parsed_dag_id = get_parsing_context().dag_id
+    tables = exported_tables()
+    combined = are_combined(tables)
     dags = {}
     if parsed_dag_id in (None, FLEET_DAG_ID):
-        dags[FLEET_DAG_ID] = _build_fleet_dag(settings)
-    if parsed_dag_id in (None, DUE_DAG_ID):
+        dags[FLEET_DAG_ID] = _build_fleet_dag(settings, combined=combined)
+    if combined and parsed_dag_id in (None, DRAIN_DAG_ID):
+        pools = {pool_of(table) for table in tables if table.enabled and table.starts_when_due}
+        dags[DRAIN_DAG_ID] = build_drain_dag(watchers=settings.due_watchers, pools=pools)
+    if not combined and parsed_dag_id in (None, DUE_DAG_ID):
         dags[DUE_DAG_ID] = build_due_dag(watchers=settings.due_watchers)
     return dags
 
 
-def _build_fleet_dag(settings: FleetSettings) -> DAG:
+def _build_fleet_dag(settings: FleetSettings, *, combined: bool) -> DAG:
     with DAG(
         dag_id=FLEET_DAG_ID,
         description="Discovery of tables, upkeep of the catalog, verification of a sample",
@@ -133,7 +144,7 @@ def _build_fleet_dag(settings: FleetSettings) -> DAG:
             clean_up()
         chosen = choose_tables(settings.verify_tables_per_day)
         MemWalVerifyOperator.partial(task_id="verify", sample_generations=1).expand(table=chosen)
-        start_unwatched()
+        start_unwatched(combined=combined)
         notify()
     return dag
 
@@ -169,8 +180,8 @@ def register_folder(uri: str) -> list[str]:
 
 
 @task(outlets=[AssetAlias(DUE_ALIAS)])
-def start_unwatched(*, outlet_events: Any = None) -> list[str]:
-    """Start the DAGs of due tables that nobody else starts; return their names.
+def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
+    """Start due tables that nobody else starts; return their names.
 
     No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
     A triggerer stores the status of each table that starts when due every few minutes. The status
@@ -179,7 +190,7 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     """
     from memwal.fleet.tables import survey
 
-    started = []
+    started: dict[str, JsonObject] = {}
     with closing(memwal.catalog.Catalog()) as catalog:
         unwatched = unwatched_tables(catalog, now=datetime.now(UTC))
         unstarted = unstarted_tables(catalog)
@@ -195,10 +206,13 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
                 continue
             jobs = {job: decision.reason for job, decision in due.items() if decision.reason}
             if jobs:
-                outlet_events[AssetAlias(DUE_ALIAS)].add(
-                    due_asset(table.name), extra={"jobs": jobs}
-                )
-                started.append(table.name)
+                started[table.name] = {"jobs": jobs, "succeeded": {}}
+    if combined and started:
+        extra: JsonObject = {"payload": {"tables": started}}
+        outlet_events[AssetAlias(DUE_ALIAS)].add(unwatched_asset(), extra=extra)
+    for name in () if combined else started:
+        extra = {"jobs": started[name]["jobs"]}
+        outlet_events[AssetAlias(DUE_ALIAS)].add(due_asset(name), extra=extra)
     if not unwatched and not unstarted:
         raise TaskSkipped(
             "Every table is looked at, and starts when it is due.",
@@ -215,10 +229,10 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
         logger.error(
             "%d due tables are announced, and do not start: see whether %s is paused or fails.",
             len(unstarted),
-            DUE_DAG_ID,
+            DRAIN_DAG_ID if combined else DUE_DAG_ID,
         )
     logger.info("Started here: %s.", ", ".join(started) or "none, since none is due without a run")
-    return started
+    return list(started)
 
 
 def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[ManagedTable]:

@@ -85,6 +85,9 @@ def table_address(table: object) -> str:
     return app_path(f"/#/tables/{quote(str(table), safe='')}")
 
 
+DRAIN_DAG_ID = "memwal_drain"
+"""The DAG that runs the jobs of the tables that have no DAG of their own."""
+
 URL_PREFIX = "/memwal"
 """Path that the app is mounted at."""
 

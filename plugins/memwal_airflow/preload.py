@@ -21,6 +21,7 @@ MODULES: Final = (
     "airflow.sdk.execution_time.task_runner",
     "memwal.catalog.catalog",
     "memwal.fleet.run_job",
+    "memwal.fleet.watch",
     "memwal.fleet.exclusive",
     "memwal.jobs.gc.job",
     "memwal.jobs.index.job",

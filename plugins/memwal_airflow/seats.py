@@ -22,8 +22,10 @@ from sqlalchemy.orm import Session
 from memwal.catalog import Catalog
 from memwal.jobs.table.store_check import CheckState, StoreCheck
 from memwal.util.records import plain_value
+from memwal_airflow.combined.settings import are_combined
 from memwal_airflow.due_dag import DUE_DAG_ID
 from memwal_airflow.fleet_dag import FleetSettings
+from memwal_airflow.links import DRAIN_DAG_ID
 from memwal_airflow.triggers.due import TablesDueTrigger
 
 
@@ -45,6 +47,8 @@ def seat_checks(catalog: Catalog, session: Session) -> Iterator[StoreCheck]:
         )
     )
     tables = [table for table in catalog.list(enabled_only=True) if table.problem is None]
+    if are_combined(tables):
+        tables = [table for table in tables if not table.starts_when_due]
     sensors = sum(max(1, min(table.regions or 1, table.policy.sensor_groups)) for table in tables)
 
     state = CheckState.WARNING if len(alive) < watchers else CheckState.OK
@@ -82,18 +86,19 @@ def _watchers(session: Session, alive: list[int], *, watchers: int) -> StoreChec
             Trigger.classpath == path, Trigger.triggerer_id.in_(alive)
         )
     )
-    paused = session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == DUE_DAG_ID))
+    starts = DagModel.dag_id.in_([DUE_DAG_ID, DRAIN_DAG_ID])
+    paused = session.scalar(
+        select(DagModel.dag_id).where(starts, DagModel.is_paused, ~DagModel.is_stale)
+    )
     text = f"{running or 0} of {watchers} shards of the tables are watched"
     if paused:
-        return StoreCheck(
-            "watchers", CheckState.ERROR, f"{DUE_DAG_ID} is paused; {text}", "unpause it"
-        )
+        return StoreCheck("watchers", CheckState.ERROR, f"{paused} is paused; {text}", "unpause it")
     if (running or 0) < watchers:
         return StoreCheck(
             "watchers",
             CheckState.ERROR,
             text,
-            f"see whether Airflow has the DAG {DUE_DAG_ID}, and a seat for each",
+            f"see whether Airflow has {DUE_DAG_ID} or {DRAIN_DAG_ID}, and a seat for each",
         )
     return StoreCheck("watchers", CheckState.OK, text)
 

@@ -21,6 +21,8 @@ SETTINGS = {
     "triggerer": {"capacity": str(SEATS), "triggerer_health_check_threshold": "20"},
     "memwal": {
         "due_watchers": "2",
+        # So that runs wait for seats.
+        "table_dags": "each",
         "fleet_schedule": "none",
         # Without Spark: how a run starts is what this test is about.
         "local_below_bytes": str(1 << 30),

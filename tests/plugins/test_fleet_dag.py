@@ -101,7 +101,7 @@ def test_a_due_table_with_an_active_run_is_not_started_again(
         catalog.backoffs.record_failure(name, "start", "no run")
     monkeypatch.setattr(fleet_dag, "active_runs", lambda tables: {"runs"} & set(tables))
     updates: dict[Any, Any] = defaultdict(MagicMock)
-    assert start_unwatched.function(outlet_events=updates) == ["waits"]
+    assert start_unwatched.function(combined=False, outlet_events=updates) == ["waits"]
 
 
 DAG_FILE = """
@@ -157,13 +157,27 @@ def test_a_table_is_found_registered_and_verified(
 
 
 @pytest.mark.slow
-def test_the_dag_of_a_table_that_nobody_looks_at_is_started(
-    run: Any, backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("mode", "uri", "keys"),
+    [
+        ("each", "memwal://unwatched/due", {"jobs"}),
+        ("combined", "memwal://due/unwatched", {"payload"}),
+    ],
+)
+def test_a_table_that_nobody_looks_at_is_started(
+    run: Any,
+    backlog: Any,
+    catalog: Catalog,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    uri: str,
+    keys: set[str],
 ) -> None:
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
     monkeypatch.setattr("memwal_airflow.fleet_dag.UNWATCHED", timedelta(0))
+    monkeypatch.setenv("AIRFLOW__MEMWAL__TABLE_DAGS", mode)
     catalog.register("unwatched", uri=backlog.uri)
     _, tasks = run()
     assert tasks["start_unwatched"] == {"success"}
@@ -171,6 +185,6 @@ def test_the_dag_of_a_table_that_nobody_looks_at_is_started(
         events = (
             session.query(AssetEvent)
             .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
-            .filter(AssetModel.uri == "memwal://unwatched/due")
+            .filter(AssetModel.uri == uri)
         )
-        assert [set(event.extra) for event in events] == [{"jobs"}]
+        assert [set(event.extra) for event in events] == [keys]

@@ -75,7 +75,7 @@ def test_without_a_heartbeat_nothing_is_watched(session: Any, states: Any) -> No
 
 
 def test_seats_for_the_tables_and_for_what_is_there(
-    session: Any, catalog: Catalog, states: Any
+    session: Any, catalog: Catalog, states: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
         catalog.register(f"t{number}", uri=f"/t{number}", policy=Policy())
@@ -86,6 +86,10 @@ def test_seats_for_the_tables_and_for_what_is_there(
     # Five gates may wait at once.
     assert states(capacity=5)["seats"] == "warning"
     assert states(capacity=1)["seats"] == "error"
+    # None of them has a gate if one DAG does what is due of all.
+    monkeypatch.setenv("AIRFLOW__MEMWAL__TABLE_DAGS", "combined")
+    assert states(capacity=2)["seats"] == "ok"
+    monkeypatch.delenv("AIRFLOW__MEMWAL__TABLE_DAGS")
     for _ in range(6):
         trigger(session, "of.a.User", {}, None)
     assert states(capacity=6)["seats"] == "error"

@@ -475,7 +475,12 @@ def describe_assets(operator: BaseOperator, context: Context, extra: JsonMapping
 
 def describe_merge(operator: BaseOperator, context: Context, result: JsonMapping) -> None:
     """Add the version, rows and generations of a merge to the events of the operator's assets."""
+    describe_assets(operator, context, merge_extra(result))
+
+
+def merge_extra(result: JsonMapping) -> JsonObject:
+    """Return the version, rows and generations of a merge."""
     metrics = result["metrics"]
     rows = metrics.get("rows_upserted", 0) + metrics.get("rows_deleted", 0)
-    extra = {"rows": rows, "generations": metrics.get("generations", 0)}
-    describe_assets(operator, context, {"version": result["version"], **extra})
+    generations = metrics.get("generations", 0)
+    return {"version": result["version"], "rows": rows, "generations": generations}

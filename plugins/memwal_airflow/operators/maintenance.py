@@ -20,7 +20,7 @@ from memwal.fleet import open_managed
 from memwal.jobs.arguments import to_arguments
 from memwal.jobs.due import NOT_DUE, Due
 from memwal.jobs.job import Guard, JobResult
-from memwal.util.records import JsonObject
+from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.operators.base import (
     MemWalOperator,
@@ -177,7 +177,7 @@ class MemWalJobOperator(MemWalOperator):
 
         def execute(spec: JobSpec, guard: Guard) -> JobResult | None:
             if earlier is None:
-                if is_small(spec, target):
+                if is_small(spec, target.storage_options):
                     return None
                 options = self.spark_options or {}
                 server = connect_server(master=options.get("master"), conn_id=self.spark_conn_id)
@@ -360,16 +360,21 @@ class MemWalQualityOperator(MemWalJobOperator):
 
     def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Fail if an expectation of a severity of ``fail_on`` is not met."""
-        severities = _QUALITY_FAILS_ON[self.fail_on]
-        if any(
-            not expectation["success"] and expectation["severity"] in severities
-            for expectation in result["quality"]["expectations"]
-        ):
+        if has_unmet(result, self.fail_on):
             raise AirflowFailException(f"{result['table']}: {result['warnings'][0]}")
         return result
 
 
-def is_small(spec: JobSpec, target: Target) -> bool:
+def has_unmet(result: JsonMapping, fail_on: QualityFailOn = "critical") -> bool:
+    """Return whether a check found an expectation unmet of the severity ``fail_on``, or a worse."""
+    severities = _QUALITY_FAILS_ON[fail_on]
+    return any(
+        not expectation["success"] and expectation["severity"] in severities
+        for expectation in result["quality"]["expectations"]
+    )
+
+
+def is_small(spec: JobSpec, storage_options: Mapping[str, str] | None) -> bool:
     """Return whether a table stores little enough for its jobs to run in the task's own process.
 
     The base table counts as well: a merge of few rows searches all of it for their keys. The
@@ -380,7 +385,7 @@ def is_small(spec: JobSpec, target: Target) -> bool:
         return False
     status = spec.status
     if status is None:
-        status = open_managed(target.managed, storage_options=target.storage_options).status()
+        status = open_managed(spec.table, storage_options=storage_options).status()
     if status.base_bytes is None:
         return False
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit

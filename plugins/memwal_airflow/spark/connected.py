@@ -88,9 +88,11 @@ def run_connected(
     py_files: str | None,
     guard: Guard,
     raise_if_killed: Callable[[], None],
+    session: str | None = None,
 ) -> JobResult:
-    """Run a job here, and its tasks in the session of the table on a server.
+    """Run a job here, and its tasks in a session on a server.
 
+    The session is that of the policy, else ``session``, else one for the table.
     ``py_files`` are paths of wheels and zip files for the workers, divided by commas. The ``guard``
     is called before each commit and every few seconds, and ``raise_if_killed`` twice a second while
     tasks run: what they raise ends the tasks.
@@ -99,7 +101,7 @@ def run_connected(
     from memwal.fleet.tables import open_managed
 
     table = open_managed(spec.table, storage_options=storage_options)
-    name = spec.table.policy.spark_session or table.uri
+    name = spec.table.policy.spark_session or session or table.uri
     files = [Path(file) for file in (py_files or "").split(",") if file]
     spark = connect_session(server.url, name=name, py_files=files, token=server.token)
     checked_at = time.monotonic()

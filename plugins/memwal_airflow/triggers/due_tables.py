@@ -33,7 +33,7 @@ RETRY_SECONDS = 60.0
 
 _UNSTARTED_REASON = (
     "it was announced for ten minutes, and no run served it: see whether memwal_due or the DAG of "
-    "the table is paused or fails, and whether scheduler and workers run"
+    "the table, or else memwal_drain, is paused or fails, and whether scheduler and workers run"
 )
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,9 @@ from memwal.jobs.due import JOBS
 from memwal.util.records import JsonObject
 from memwal.util.safe_json import read_json
 from memwal_airflow.dag_factory import dag_id
-from memwal_airflow.links import run_link
+from memwal_airflow.links import DRAIN_DAG_ID, run_link
 from memwal_airflow.web.access import CatalogDep, StartableTable, from_this_page
+from memwal_airflow.web.dags import has_drain, maintaining_dag
 
 MAX_REQUEST_BYTES = 1 << 20
 """Enough for the ids of 20,000 regions."""
@@ -97,9 +98,11 @@ def start_run(
     session: SessionDep,
     request: Request,
 ) -> JsonObject:
-    """Start a run of the table's DAG as the user, with the request as its parameters."""
-    dag = dag_id(managed)
+    """Start a run for the table as the user, with the request as its parameters."""
+    dag = maintaining_dag(managed, combined=has_drain(session))
     conf = body.model_dump(mode="json")
+    if dag == DRAIN_DAG_ID:
+        conf["tables"] = [managed.name]
     model = session.scalar(
         select(DagModel).where(DagModel.dag_id == dag, ~DagModel.is_stale).limit(1)
     )

@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, status
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from memwal_airflow import DAG_PREFIX
-from memwal_airflow.links import table_address
+from memwal_airflow.links import DRAIN_DAG_ID, app_path, table_address
 
 STATIC = Path(__file__).parent / "static"
 """Folder of the built front end."""
@@ -41,7 +41,9 @@ def index() -> Response:
 
 @router.get("/dags/{dag_id}")
 def table_of_dag(dag_id: str) -> Response:
-    """Redirect to the table that a DAG maintains; the tab of every DAG shows this."""
+    """Redirect to what a DAG maintains, a table or all; the tab of every DAG shows this."""
+    if dag_id == DRAIN_DAG_ID:
+        return RedirectResponse(app_path("/"))
     if dag_id.startswith(DAG_PREFIX):
         return RedirectResponse(table_address(dag_id.removeprefix(DAG_PREFIX)))
     return _text_page(

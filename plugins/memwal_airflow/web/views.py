@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated
 
+from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.sdk.exceptions import AirflowException
 from fastapi import APIRouter, Header, HTTPException, Query, Response, status
@@ -31,6 +32,7 @@ from memwal_airflow.web.access import (
     may_start_runs,
     readable_dag_ids,
 )
+from memwal_airflow.web.dags import has_drain, maintaining_dag
 
 # Figures of the latest sample.
 _FIGURES = (
@@ -43,9 +45,9 @@ _FIGURES = (
 )
 
 
-def fleet_row(overview: TableOverview) -> JsonObject:
-    """Return one table of the fleet."""
-    policy, dag = overview.managed.policy, dag_id(overview.managed)
+def fleet_row(overview: TableOverview, *, combined: bool) -> JsonObject:
+    """Return one table of the fleet; ``combined`` as of :func:`maintaining_dag`."""
+    policy, dag = overview.managed.policy, maintaining_dag(overview.managed, combined=combined)
     values = overview.to_dict()
     sample = values["backlog"] or {}
     return {
@@ -65,12 +67,12 @@ def fleet_row(overview: TableOverview) -> JsonObject:
     }
 
 
-def table_page(detail: TableDetail) -> JsonObject:
+def table_page(detail: TableDetail, *, combined: bool) -> JsonObject:
     """Return one table; ``skipped_regions`` lists the regions here, :func:`region_rows` has all."""
     state: TableState | None = detail.state
     status = None if state is None else _without(state.status.to_dict(), "regions")
     return {
-        **fleet_row(detail.overview),
+        **fleet_row(detail.overview, combined=combined),
         "policy": detail.overview.managed.policy.to_dict(),
         "status": status,
         "due": {job: _without(due.to_dict(), "regions") for job, due in detail.due.items()},
@@ -132,21 +134,28 @@ def me(user: GetUserDep, catalog: CatalogDep) -> JsonObject:
 
 
 @router.get("/fleet")
-def fleet(user: GetUserDep, catalog: CatalogDep) -> JsonObject:
+def fleet(user: GetUserDep, catalog: CatalogDep, session: SessionDep) -> JsonObject:
     """Return the tables that the user may see."""
     now = datetime.now(UTC)
     tables = overview(catalog, now=now)
     allowed = readable_dag_ids(user, {dag_id(table.managed) for table in tables})
+    combined = has_drain(session)
     return {
         "at": now.isoformat(),
-        "tables": [fleet_row(table) for table in tables if dag_id(table.managed) in allowed],
+        "tables": [
+            fleet_row(table, combined=combined)
+            for table in tables
+            if dag_id(table.managed) in allowed
+        ],
     }
 
 
 @router.get("/tables/{name}")
-def table(managed: ReadableTable, user: GetUserDep, catalog: CatalogDep) -> JsonObject:
+def table(
+    managed: ReadableTable, user: GetUserDep, catalog: CatalogDep, session: SessionDep
+) -> JsonObject:
     """Return one table, and the jobs that are due."""
-    page = table_page(table_detail(catalog, managed.name))
+    page = table_page(table_detail(catalog, managed.name), combined=has_drain(session))
     return {**page, "may_write": may_start_runs(user, dag_id(managed))}
 
 

@@ -1,0 +1,1 @@
+"""One DAG, ``memwal_drain``, for what is due of many tables."""

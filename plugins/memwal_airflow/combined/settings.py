@@ -1,0 +1,110 @@
+"""Settings of whether tables have a DAG each, and of what runs in one task if they have not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Self
+
+from airflow.sdk.configuration import conf
+
+from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
+from memwal.errors import InvalidInputError
+from memwal.spark.connect import CONNECT_PREFIX
+from memwal_airflow import SECTION
+from memwal_airflow.spark.settings import configured_connection, configured_master
+
+MAX_OWN_DAGS: Final = 50
+"""Number of tables up to which each has a DAG by default."""
+
+DEFAULT_JOBS = 2
+DEFAULT_SECONDS = 600
+
+_HERE = "local"
+
+
+class TableDags(StrEnum):
+    """``[memwal] table_dags`` of ``airflow.cfg``: which tables have a DAG of their own."""
+
+    AUTO = "auto"
+    """``combined`` for more than :data:`MAX_OWN_DAGS` tables that start when due, unless their jobs
+    may need a Spark that a single task cannot use for many tables; else ``each``."""
+    EACH = "each"
+    """Every table."""
+    COMBINED = "combined"
+    """Tables with a schedule other than ``@due``; one DAG runs the jobs of the others."""
+
+
+def are_combined(tables: Iterable[ManagedTable]) -> bool:
+    """Return whether one DAG runs the jobs of those of the catalog's tables that start when due.
+
+    Raises InvalidInputError if the setting is invalid.
+    """
+    mode = _mode()
+    if mode is not TableDags.AUTO:
+        return mode is TableDags.COMBINED
+    count = sum(table.enabled and table.starts_when_due for table in tables)
+    return count > MAX_OWN_DAGS and _has_master((CONNECT_PREFIX, _HERE))
+
+
+def is_here() -> bool:
+    """Return whether the configured Spark runs on the machine of the task."""
+    return _has_master((_HERE,))
+
+
+def _has_master(prefixes: tuple[str, ...]) -> bool:
+    # Of a connection, only a task may ask for the type.
+    return configured_connection() is None and configured_master().startswith(prefixes)
+
+
+def exported_tables() -> list[ManagedTable]:
+    """Return the tables of the catalog's snapshot if the mode depends on them, else none.
+
+    No file means no tables yet.
+    """
+    path = os.environ.get(SNAPSHOT_VARIABLE)
+    if _mode() is TableDags.EACH or not path or not Path(path).exists():
+        return []
+    return read_snapshot(path)
+
+
+def _mode() -> TableDags:
+    text = conf.get(SECTION, "table_dags", fallback=TableDags.AUTO.value)
+    try:
+        return TableDags(text)
+    except ValueError:
+        raise InvalidInputError(
+            f"[{SECTION}] table_dags is {text!r}; it must be one of {', '.join(TableDags)}."
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSettings:
+    """Limits of one task that runs the jobs of many tables, as they are named in ``airflow.cfg``.
+
+    Raises
+    ------
+    InvalidInputError
+        A limit is below 1.
+    """
+
+    drain_jobs: int = DEFAULT_JOBS  # Jobs that run at once, each in a thread.
+    drain_seconds: int = DEFAULT_SECONDS  # After so long no job is started.
+
+    def __post_init__(self) -> None:
+        if min(self.drain_jobs, self.drain_seconds) < 1:
+            raise InvalidInputError(
+                f"[{SECTION}] drain_jobs and drain_seconds must be at least 1, and are "
+                f"{self.drain_jobs} and {self.drain_seconds}."
+            )
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read the settings; ``AIRFLOW__MEMWAL__DRAIN_JOBS`` and so on override the file."""
+        return cls(
+            drain_jobs=conf.getint(SECTION, "drain_jobs", fallback=DEFAULT_JOBS),
+            drain_seconds=conf.getint(SECTION, "drain_seconds", fallback=DEFAULT_SECONDS),
+        )
