@@ -13,6 +13,7 @@ import memwal
 from memwal.base_table import named_files
 from memwal.base_table.named_files import check_new_files
 from memwal.base_table.snapshot import open_dataset, read_table_manifest
+from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.paths import PK_INDEX_DIR, generation_dir
 from memwal.lsm.flush.generation import check_generation_files
 from memwal.region.manifest_store import read_manifests
@@ -104,10 +105,12 @@ def _seconds_of_flush_check(table: memwal.Table) -> float:
     (manifest,) = read_manifests(store).values()
     folder = generation_dir(manifest.region_id, manifest.flushed[-1].path)
     version = int(open_dataset(table.location, folder).version)
-    place = f"{folder}/{PK_INDEX_DIR}/"
-    sizes = {info.key.removeprefix(place): info.size for info in store.list(place.rstrip("/"))}
+    files = [
+        NamedFile(info.key.removeprefix(f"{folder}/"), FileKind.LANCE, size=info.size)
+        for info in store.list(f"{folder}/{PK_INDEX_DIR}")
+    ]
     start = time.perf_counter()
-    check_generation_files(store, folder, version, key_index=sizes)
+    check_generation_files(store, folder, files, version=version)
     return time.perf_counter() - start
 
 

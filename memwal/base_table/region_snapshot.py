@@ -24,7 +24,7 @@ from lance.file import LanceFileReader, LanceFileWriter
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.format.lance_manifest import check_lance_file
+from memwal.format.lance_files import check_lance_file
 from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
 from memwal.format.paths import index_file_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest

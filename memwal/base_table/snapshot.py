@@ -10,27 +10,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import lance
 import pyarrow as pa
 from lance.fragment import DataFile, FragmentMetadata
+from lance.schema import LanceSchema
 
 from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.format.lance_files import check_lance_schema
 from memwal.format.lance_manifest import (
     IndexEntry,
-    check_lance_schema,
     has_narrow_dictionaries,
+    make_nullable,
     plain_manifest,
     read_traits,
+    replace_field_id,
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.newer_formats import newer_format_error
-from memwal.format.paths import VERSIONS_DIR, parse_table_version, table_manifest_keys
+from memwal.format.paths import TOMBSTONE, VERSIONS_DIR, parse_table_version, table_manifest_keys
 from memwal.format.values import unstorable_columns
 from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
+
+if TYPE_CHECKING:
+    from lance.lance.schema import LanceField
 
 _MAX_SHOWN_VERSIONS: Final = 8
 
@@ -143,6 +149,31 @@ class BaseTable:
         """Schema with Lance's field ids in the metadata of its fields, at every level."""
         return self._identified(self.dataset)
 
+    @cached_property
+    def generation_schema(self) -> LanceSchema:
+        """Schema of generations: that of the table, and a tombstone, whose id is the next free one.
+
+        Columns outside of the key are nullable, and unusable ones are left out.
+        """
+        schema = self.stored.lance_schema
+        top_level = {field.name(): field.id() for field in schema.fields()}
+        nullable = {i for name, i in top_level.items() if name not in self.primary_key}
+        metadata, *fields = schema.__reduce__()[1]
+        ids = field_ids(schema.fields())
+        unusable = set(field_ids(f for f in schema.fields() if f.name() in self.unusable))
+        tombstone = LanceSchema.from_pyarrow(
+            pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
+        )
+        return LanceSchema._from_protos(
+            metadata,
+            *(
+                make_nullable(field) if field_id in nullable else field
+                for field_id, field in zip(ids, fields, strict=True)
+                if field_id not in unusable
+            ),
+            replace_field_id(tombstone.__reduce__()[1][1], max(ids) + 1),
+        )
+
     def _identified(self, dataset: lance.LanceDataset) -> pa.Schema:
         fields = dataset.lance_schema.fields()
         usable = [f for f in dataset.schema if f.name not in self.unusable]
@@ -152,6 +183,11 @@ class BaseTable:
     def field_ids(self) -> dict[str, int]:
         """Return the Lance field id of each top-level column, by name."""
         return {field.name(): field.id() for field in self.dataset.lance_schema.fields()}
+
+
+def field_ids(fields: Iterable[LanceField]) -> list[int]:
+    """Return the Lance ids of fields, and of those inside of them, parents before children."""
+    return [i for field in fields for i in (field.id(), *field_ids(field.children()))]
 
 
 def open_base(

@@ -1,12 +1,17 @@
-"""Check of the end of a file of a Lance data set: was the file written whole?
+"""Files of a Lance data set: checks that one was written whole, and content that pylance hides.
 
 Lance drops some errors of its writes, and a file is then shorter than its writer counted, mostly
 without a single byte. Every format of Lance's has its directory at the end of the file, so that a
 file whose end is sound was written to its end.
+
+Files and schemas are checked before Lance passes them to Arrow. Names and types go through Arrow's
+C interface, where a zero byte ends a text. At a zero byte within a name Lance ends the whole
+process, which Python cannot catch.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -18,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
-from memwal.format._proto import lance_manifest_pb2
+from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
 from memwal.format.memwal_index import parse_message
 
 MAGIC: Final = b"LANC"
@@ -39,6 +44,15 @@ _ROARING_WITH_RUNS: Final = 12347
 _MAX_ARRAY: Final = 4096
 _BITMAP_BYTES: Final = 8192
 _OFFSETS_FROM: Final = 4
+# A name or a type with a zero byte in the repr of a schema.
+_ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
+_DTYPES: Final[dict[int, np.dtype[np.number]]] = {
+    1: np.dtype("<f2"),
+    2: np.dtype("<f4"),
+    3: np.dtype("<f8"),
+    4: np.dtype("u1"),
+}
+Numbers = npt.NDArray[np.number]
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, struct.error)
 
 
@@ -89,6 +103,47 @@ def end_problem(end: bytes, size: int) -> str | None:
             and buffers + num_buffers * DIRECTORY_ENTRY.size <= size - FILE_FOOTER.size
         )
     return None if sound else f"the footer of its {size} bytes leads outside of them"
+
+
+def check_lance_file(data: bytes, *, name: str) -> None:
+    """Refuse a file that would end the process inside Lance.
+
+    Raises CorruptDataError if the bytes are not a Lance file, or a column has a zero byte in its
+    name or type.
+    """
+    descriptor = parse_message(
+        lance_schema_pb2.FileDescriptor, _first_buffer(data, name), name=name
+    )
+    for field in descriptor.schema.fields:
+        if "\0" in field.name or "\0" in field.logical_type:
+            raise _zero_byte_error(name)
+
+
+def check_lance_schema(text: str, *, name: str) -> None:
+    """Refuse a schema, given as its ``repr``, that would end the process inside Lance.
+
+    Raises CorruptDataError if a column has a zero byte in its name or type.
+    """
+    if "\\0" in text and _ZERO_BYTE.search(text) is not None:
+        raise _zero_byte_error(name)
+
+
+def _first_buffer(data: bytes, name: str) -> bytes:
+    start = len(data) - FILE_FOOTER.size
+    if start < 0 or not data.endswith(MAGIC):
+        raise CorruptDataError(f"{name} ({len(data)} bytes) is no Lance file; it may be cut off")
+    _, _, places, *_ = FILE_FOOTER.unpack_from(data, start)
+    if places + DIRECTORY_ENTRY.size > len(data):
+        raise CorruptDataError(f"{name} leads to byte {places} of {len(data)}; it is damaged")
+    position, size = DIRECTORY_ENTRY.unpack_from(data, places)
+    return data[position : position + size]
+
+
+def _zero_byte_error(name: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{name} has a column with a zero byte in its name or type, which Lance cannot read; it is "
+        "damaged: restore it, or whatever it belongs to, from a backup"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,3 +315,38 @@ def named_deletions(fragment: int, file: lance_manifest_pb2.DeletionFile) -> Nam
         FileKind.DELETED_ROWS if is_arrow else FileKind.DELETED_BITMAP,
         rows=file.num_deleted_rows or None,
     )
+
+
+def read_codebook(data: bytes, *, name: str) -> Numbers:
+    """Decode the codebook of a vector index, one sub-vector after another, in one dimension.
+
+    Raises CorruptDataError if the bytes are not a tensor, or have a type that Lance's vector
+    indexes do not use.
+    """
+    return _tensor_values(parse_message(lance_index_pb2.Tensor, data, name=name), name)
+
+
+def read_centroids(data: bytes, *, name: str) -> Numbers:
+    """Decode the centroids, shape (partitions, dimension), from the inverted file of an index.
+
+    Raises CorruptDataError if the bytes are not an inverted file with centroids.
+    """
+    tensor = parse_message(lance_index_pb2.InvertedFile, data, name=name).centroids
+    numbers = _tensor_values(tensor, name)
+    shape = tuple(tensor.shape)
+    if len(shape) != 2 or not numbers.size or shape[0] * shape[1] != numbers.size:
+        raise CorruptDataError(
+            f"{name} has {numbers.size} numbers in the shape {shape}, which are no centroids; "
+            "build the index again"
+        )
+    return numbers.reshape(shape)
+
+
+def _tensor_values(tensor: lance_index_pb2.Tensor, name: str) -> Numbers:
+    dtype = _DTYPES.get(tensor.data_type)
+    if dtype is None or len(tensor.data) % dtype.itemsize:
+        raise CorruptDataError(
+            f"{name} holds {len(tensor.data)} bytes of type {tensor.data_type}, which is not an "
+            "array of numbers; look at the index it belongs to"
+        )
+    return np.frombuffer(tensor.data, dtype)

@@ -1,36 +1,29 @@
-"""Lance's own stored formats: manifest index section, schemas, file footers, index parameters.
+"""Manifests and schemas as Lance stores them.
 
-No call of pylance returns the whole index section of a manifest, or the codebook and centroids in
-the files of a vector index.
+No call of pylance returns the whole index section of a manifest.
 
 Every manifest that memwal reads passes one gate, in :func:`_parse_manifest`: if it uses a feature
 that this release does not know, NewerFormatError is raised before anything in it is believed. Lance
 itself refuses fewer of them: what it can read, memwal may still copy in part, or collect too much
 of. Whatever lists the files of a version gets them from :func:`named_files` and
 :func:`external_files`, which also refuse fields that are not known.
-
-Files and schemas are checked before Lance passes them to Arrow. Names and types go through Arrow's
-C interface, where a zero byte ends a text. At a zero byte within a name Lance ends the whole
-process, which Python cannot catch.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 from uuid import UUID
 
-import numpy as np
-import numpy.typing as npt
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from memwal.errors import CorruptDataError
-from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
+from memwal.format._proto import lance_manifest_pb2, lance_schema_pb2
 from memwal.format.lance_files import (
-    DIRECTORY_ENTRY,
-    FILE_FOOTER,
     MAGIC,
     FileKind,
     NamedFile,
@@ -47,16 +40,14 @@ from memwal.format.newer_formats import (
 )
 from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 
-Numbers = npt.NDArray[np.number]
 _Entry = lance_manifest_pb2.IndexMetadata
 _Located = lance_manifest_pb2.DataFile | lance_manifest_pb2.DeletionFile | _Entry
 # Position of the manifest message, major and minor version of the file, magic.
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
+_MANIFEST_FORMAT: Final = (0, 2)
 
 _MANIFEST: Final = "the table's manifest"
-# A name or a type with a zero byte in the repr of a schema.
-_ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
 
 # In the metadata of a column with blobs that may be in files of their own.
 _BLOB: Final = b"lance.blob.v2"
@@ -74,12 +65,6 @@ _VAR_BINARY: Final = 2
 
 # A serialised roaring bitmap without a container.
 _NO_FRAGMENTS: Final = struct.pack("<II", 12346, 0)
-_DTYPES: Final[dict[int, np.dtype[np.number]]] = {
-    1: np.dtype("<f2"),
-    2: np.dtype("<f4"),
-    3: np.dtype("<f8"),
-    4: np.dtype("u1"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +249,68 @@ def _with_indexes(
     return b"".join((*parts, _LENGTH.pack(len(data)), data, footer))
 
 
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """Data file of a new data set, which is a fragment by itself."""
+
+    rows: int
+    path: str  # below ``data``
+    size: int  # bytes
+    version: tuple[int, int]  # of the format of the file
+    columns: tuple[tuple[int, int], ...]  # field id, and column of the file or -1, of each field
+
+
+def first_manifest(
+    fields: Iterable[bytes],
+    metadata: Mapping[str, bytes],
+    files: Sequence[NewFile],
+    *,
+    storage_version: str,
+    lance_version: str,
+) -> bytes:
+    """Return the manifest file of the first version of a data set, as Lance's own commit stores it.
+
+    It names no transaction, which only a commit that follows another one reads. ``fields`` are
+    serialized columns, parents before children.
+    """
+    fragments = [
+        lance_manifest_pb2.DataFragment(
+            id=number,
+            files=[
+                lance_manifest_pb2.DataFile(
+                    path=file.path,
+                    fields=[field for field, _ in file.columns],
+                    column_indices=[column for _, column in file.columns],
+                    file_major_version=file.version[0],
+                    file_minor_version=file.version[1],
+                    file_size_bytes=file.size,
+                )
+            ],
+            physical_rows=file.rows,
+        )
+        for number, file in enumerate(files)
+    ]
+    seconds, nanos = divmod(time.time_ns(), 10**9)
+    writer = lance_manifest_pb2.WriterVersion(library="lance", version=lance_version)
+    message = lance_manifest_pb2.Manifest(
+        fields=fields,
+        schema_metadata=[
+            lance_manifest_pb2.MetadataEntry(key=key, value=value).SerializeToString()
+            for key, value in metadata.items()
+        ],
+        fragments=fragments,
+        version=1,
+        timestamp=Timestamp(seconds=seconds, nanos=nanos).SerializeToString(),
+        max_fragment_id=len(fragments) - 1,
+        writer_version=writer.SerializeToString(),
+        data_format=lance_manifest_pb2.DataStorageFormat(
+            file_format="lance", version=storage_version
+        ),
+    )
+    data = message.SerializeToString()
+    return b"".join((_LENGTH.pack(len(data)), data, _FOOTER.pack(0, *_MANIFEST_FORMAT, MAGIC)))
+
+
 def _files(
     message: lance_manifest_pb2.Manifest, manifest: bytes, name: str
 ) -> Iterator[tuple[NamedFile, int | None]]:
@@ -405,54 +452,6 @@ def plain_manifest(manifest: bytes) -> bytes | None:
     return message.SerializeToString(deterministic=True)
 
 
-def check_lance_file(data: bytes, *, name: str) -> None:
-    """Refuse a file that would end the process inside Lance.
-
-    Raises CorruptDataError if the bytes are not a Lance file, or a column has a zero byte in its
-    name or type.
-    """
-    descriptor = parse_message(
-        lance_schema_pb2.FileDescriptor, _first_buffer(data, name), name=name
-    )
-    for field in descriptor.schema.fields:
-        if "\0" in field.name or "\0" in field.logical_type:
-            raise _zero_byte_error(name)
-
-
-def check_lance_schema(text: str, *, name: str) -> None:
-    """Refuse a schema, given as its ``repr``, that would end the process inside Lance.
-
-    Raises CorruptDataError if a column has a zero byte in its name or type.
-    """
-    if "\\0" in text and _ZERO_BYTE.search(text) is not None:
-        raise _zero_byte_error(name)
-
-
-def read_codebook(data: bytes, *, name: str) -> Numbers:
-    """Decode the codebook of a vector index, one sub-vector after another, in one dimension.
-
-    Raises CorruptDataError if the bytes are not a tensor, or have a type that Lance's vector
-    indexes do not use.
-    """
-    return _tensor_values(parse_message(lance_index_pb2.Tensor, data, name=name), name)
-
-
-def read_centroids(data: bytes, *, name: str) -> Numbers:
-    """Decode the centroids, shape (partitions, dimension), from the inverted file of an index.
-
-    Raises CorruptDataError if the bytes are not an inverted file with centroids.
-    """
-    tensor = parse_message(lance_index_pb2.InvertedFile, data, name=name).centroids
-    numbers = _tensor_values(tensor, name)
-    shape = tuple(tensor.shape)
-    if len(shape) != 2 or not numbers.size or shape[0] * shape[1] != numbers.size:
-        raise CorruptDataError(
-            f"{name} has {numbers.size} numbers in the shape {shape}, which are no centroids; "
-            "build the index again"
-        )
-    return numbers.reshape(shape)
-
-
 def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
     """Parse the message of a manifest file; NewerFormatError if it uses an unknown feature."""
     data = manifest_message(manifest, name=name)
@@ -522,31 +521,3 @@ def _entry_from(entry: _Entry, name: str) -> IndexEntry:
         details=entry.index_details.value,
         fragment_bitmap=entry.fragment_bitmap if entry.HasField("fragment_bitmap") else None,
     )
-
-
-def _first_buffer(data: bytes, name: str) -> bytes:
-    start = len(data) - FILE_FOOTER.size
-    if start < 0 or not data.endswith(MAGIC):
-        raise CorruptDataError(f"{name} ({len(data)} bytes) is no Lance file; it may be cut off")
-    _, _, places, *_ = FILE_FOOTER.unpack_from(data, start)
-    if places + DIRECTORY_ENTRY.size > len(data):
-        raise CorruptDataError(f"{name} leads to byte {places} of {len(data)}; it is damaged")
-    position, size = DIRECTORY_ENTRY.unpack_from(data, places)
-    return data[position : position + size]
-
-
-def _zero_byte_error(name: str) -> CorruptDataError:
-    return CorruptDataError(
-        f"{name} has a column with a zero byte in its name or type, which Lance cannot read; it is "
-        "damaged: restore it, or whatever it belongs to, from a backup"
-    )
-
-
-def _tensor_values(tensor: lance_index_pb2.Tensor, name: str) -> Numbers:
-    dtype = _DTYPES.get(tensor.data_type)
-    if dtype is None or len(tensor.data) % dtype.itemsize:
-        raise CorruptDataError(
-            f"{name} holds {len(tensor.data)} bytes of type {tensor.data_type}, which is not an "
-            "array of numbers; look at the index it belongs to"
-        )
-    return np.frombuffer(tensor.data, dtype)

@@ -50,9 +50,11 @@ class TableLocation:
 
     uri: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    _address: uris.TableUri = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uri", str(uris.parse_uri(self.uri)))
+        object.__setattr__(self, "_address", uris.parse_uri(self.uri))
+        object.__setattr__(self, "uri", str(self._address))
         object.__setattr__(self, "storage_options", check_options(self.storage_options))
         for root in self._external_roots:
             uris.parse_uri(root)
@@ -77,8 +79,7 @@ class TableLocation:
     @property
     def local_path(self) -> Path | None:
         """Folder of a local table; None for any other table."""
-        address = uris.parse_uri(self.uri)
-        return Path(address.path) if address.scheme == uris.LOCAL else None
+        return Path(self._address.path) if self._address.scheme == uris.LOCAL else None
 
     def lance_options(self) -> dict[str, str] | None:
         """Return the storage options for one short call of pylance, with the current credentials.
@@ -179,10 +180,10 @@ def _static_options(location: TableLocation) -> dict[str, str]:
 
 
 def _vending_namespace(location: TableLocation) -> VendingNamespace | None:
-    address = uris.parse_uri(location.uri)
-    if address.scheme in (uris.LOCAL, uris.MEMORY):
+    scheme = location._address.scheme
+    if scheme in (uris.LOCAL, uris.MEMORY):
         return None
-    credentials = credentials_for(address.scheme, location.storage_options)
+    credentials = credentials_for(scheme, location.storage_options)
     if credentials is None:
         return None
     return VendingNamespace(location.uri, _static_options(location), credentials)

@@ -52,7 +52,17 @@ def retry_lost_races(
     attempts in ``seconds``, see :func:`conflict_delay`. A step that raises LostWriteError is
     repeated too; the :data:`MAX_LOST_WRITES`-th is raised.
     """
+    try:
+        # Most steps succeed at once, and to set up the retries takes longer than some of them.
+        return step()
+    except (LostRaceError, LostWriteError) as error:
+        failures = [error]
     lost_writes = 0
+
+    def attempt() -> Result:
+        if failures:
+            raise failures.pop()
+        return step()
 
     def is_lost(error: BaseException) -> bool:
         nonlocal lost_writes
@@ -71,7 +81,7 @@ def retry_lost_races(
         reraise=True,
     )
     try:
-        return retrying(step)
+        return retrying(attempt)
     except LostRaceError as error:
         raise exhausted from error.__cause__
 

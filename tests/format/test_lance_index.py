@@ -13,7 +13,7 @@ import pytest
 from lance.file import LanceFileReader
 
 from memwal.errors import CorruptDataError
-from memwal.format.lance_manifest import read_centroids, read_codebook
+from memwal.format.lance_files import read_centroids, read_codebook
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -29,13 +29,8 @@ from memwal.catalog.records import read_snapshot as read_catalog
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.bloom import BloomFilter
-from memwal.format.lance_manifest import (
-    find_mem_wal_index,
-    read_centroids,
-    read_codebook,
-    read_index_section,
-    read_traits,
-)
+from memwal.format.lance_files import read_centroids, read_codebook
+from memwal.format.lance_manifest import find_mem_wal_index, read_index_section, read_traits
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import to_python_rows

@@ -1,8 +1,8 @@
 """Requests of a claim, an append and a flush, each with its reason.
 
 ``docs/design/0014-requests-of-a-writer.md`` says which requests are left out, and why that is safe.
-Lance itself requests more: it writes the rows, the record of their commit, the manifest of the
-generation and the files of the key index, and lists the versions of the new data set.
+Lance itself writes the rows and the files of the key index. If it builds indexes, it also commits
+them.
 """
 
 from __future__ import annotations
@@ -80,10 +80,11 @@ FLUSH: Requests = Counter(
     {
         # Its columns. Once for all flushes that begin together.
         ("get", "manifest of the table"): 1,
+        # The rows as a data set.
+        ("put", "manifest of the generation"): 1,
         # The last file of a generation.
         ("put", "Bloom filter"): 1,
-        # Which files have to be whole before they are named, and whether each has its size.
-        ("get", "manifest of the generation"): 1,
+        # Whether each file has its size.
         ("list", "generation"): 1,
         # The manifest that is changed.
         ("get", "manifest of the region"): 1,

@@ -56,6 +56,22 @@ class Manifest(_message.Message):
     transaction_section: int
     def __init__(self, fields: _Optional[_Iterable[bytes]] = ..., fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., version: _Optional[int] = ..., version_aux_data: _Optional[int] = ..., schema_metadata: _Optional[_Iterable[bytes]] = ..., reader_feature_flags: _Optional[int] = ..., writer_feature_flags: _Optional[int] = ..., data_format: _Optional[_Union[DataStorageFormat, _Mapping]] = ..., config: _Optional[_Iterable[bytes]] = ..., base_paths: _Optional[_Iterable[_Union[BasePath, _Mapping]]] = ..., table_metadata: _Optional[_Iterable[bytes]] = ..., index_section: _Optional[int] = ..., timestamp: _Optional[bytes] = ..., tag: _Optional[str] = ..., max_fragment_id: _Optional[int] = ..., transaction_file: _Optional[str] = ..., writer_version: _Optional[bytes] = ..., next_row_id: _Optional[int] = ..., branch: _Optional[str] = ..., old_transaction_section: _Optional[int] = ..., transaction_section: _Optional[int] = ...) -> None: ...
 
+class MetadataEntry(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class WriterVersion(_message.Message):
+    __slots__ = ("library", "version")
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    library: str
+    version: str
+    def __init__(self, library: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
 class DataStorageFormat(_message.Message):
     __slots__ = ("file_format", "version")
     FILE_FORMAT_FIELD_NUMBER: _ClassVar[int]

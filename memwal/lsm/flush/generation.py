@@ -14,42 +14,42 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final
 from uuid import UUID
 
 import lance
 import pyarrow as pa
-from lance.dataset import LanceOperation
-from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
+from lance.file import LanceFileWriter
+from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
 from memwal.base_table.blobs import write_options
 from memwal.base_table.named_files import (
-    BadFile,
-    check_new_files,
     decode_dictionaries,
     find_bad_blobs,
     find_bad_files,
     refuse,
 )
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.snapshot import BaseTable, data_files, field_ids, open_dataset
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import FILTER_BYTES
 from memwal.format.lance_files import FileKind, NamedFile
-from memwal.format.lance_manifest import make_nullable, replace_field_id
+from memwal.format.lance_manifest import NewFile, first_manifest, named_files
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
+    DATA_DIR,
     PK_INDEX_DIR,
     SIZED_FILTER_NAME,
-    TOMBSTONE,
     generation_dir,
     generation_name,
     table_manifest_keys,
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.format.wal_layout import has_dictionaries
 from memwal.inputs.dictionaries import divide_by_values
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRowStream, TableRows
@@ -57,9 +57,6 @@ from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_inde
 from memwal.region.rows import stored_schema
 from memwal.storage.object_store import ObjectStore
 from memwal.util.retry import LostWriteError
-
-if TYPE_CHECKING:
-    from lance.lance.schema import LanceField
 
 # One file per generation, whose size the MemTable bounds: a reader opens one file, and takes the
 # rows of many keys from one. A limit of 2^32 rows or more makes Lance begin another file with
@@ -70,94 +67,95 @@ _MAX_BYTES = 1 << 62
 # Earlier file versions cannot store a null struct, and the structs of a deleted row are null.
 _OLDEST_VERSION: Final = "2.1"
 
+_FIRST_MANIFEST: Final = table_manifest_keys(1)[0]
 
-def write_dataset(base: BaseTable, uri: str, rows: NewestRowStream) -> lance.LanceDataset:
-    """Write rows as a new Lance dataset with the field ids of the base table.
+
+def write_data_files(base: BaseTable, uri: str, rows: NewestRowStream) -> list[NewFile]:
+    """Write rows as data files of a new data set, in columns with the field ids of the base table.
 
     Raises OSError and ValueError of pylance.
     """
-    lance_arguments = base.location.lance_arguments()
     stored = stored_schema(base.stored_schema, base.primary_key)
-    schema = _schema_with_base_ids(base)
-    # Lance numbers the fields of a new dataset in the order of its columns, regardless of the
-    # schema. The ids differ only if columns of the base table were dropped or moved; a second
-    # commit then sets them.
-    written = LanceSchema.from_pyarrow(stored)
-    new_id = dict(zip(_field_ids(written.fields()), _field_ids(schema.fields()), strict=True))
-    is_numbered = all(old == new for old, new in new_id.items())
-    version = base.dataset.data_storage_version
-    is_old = version in VERSIONS_WITHOUT_NULL_STRUCTS
-    file_arguments = {
-        "mode": "create",
-        "data_storage_version": _OLDEST_VERSION if is_old else version,
-        **lance_arguments,
-    }
-    limits = {"max_rows_per_file": _MAX_ROWS, "max_bytes_per_file": _MAX_BYTES}
-    blob_options = write_options(stored)
-    # The first way lists no versions of the new data set. It takes the ids of fields from their
-    # metadata, which not all nested fields have.
-    is_flat = is_numbered and len(new_id) == len(stored) and not blob_options
-    fragments: list[FragmentMetadata] = []
+    ids = field_ids(base.generation_schema.fields())
+    version = _storage_version(base)
+    lance_arguments = base.location.lance_arguments()
+    files: list[NewFile] = []
     for part in divide_by_values(rows.reader(), stored):
-        if is_flat:
-            fragments.append(LanceFragment.create(uri, part, **file_arguments))
-        else:
-            fragments += write_fragments(part, uri, **limits, **file_arguments, **blob_options)
-    if is_numbered:
-        overwrite = LanceOperation.Overwrite(schema, fragments)
-        return lance.LanceDataset.commit(uri, overwrite, **lance_arguments)
-    overwrite = LanceOperation.Overwrite(written, fragments)
-    dataset = lance.LanceDataset.commit(uri, overwrite, **lance_arguments)
-    renumbered = [_with_field_ids(part.metadata, new_id) for part in dataset.get_fragments()]
-    return lance.LanceDataset.commit(
-        uri,
-        LanceOperation.Overwrite(schema, renumbered),
-        read_version=dataset.version,
-        **lance_arguments,
-    )
+        if len(ids) == len(stored) and not write_options(stored):
+            # Each column is one of the file.
+            columns = tuple(zip(ids, count(), strict=False))
+            files.append(_write_file(uri, part, columns, version, lance_arguments))
+            continue
+        # Lance numbers the fields of a new data set in the order of its columns. The ids of the
+        # base table differ if columns of it were dropped or moved.
+        numbered = field_ids(LanceSchema.from_pyarrow(stored).fields())
+        files += (
+            _new_file(fragment, dict(zip(numbered, ids, strict=True)))
+            for fragment in write_fragments(
+                part,
+                uri,
+                mode="create",
+                max_rows_per_file=_MAX_ROWS,
+                max_bytes_per_file=_MAX_BYTES,
+                data_storage_version=version,
+                **lance_arguments,
+                **write_options(stored),
+            )
+        )
+    return files
 
 
-def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
-    """Return the base table's schema with a tombstone column, whose id is the next free one.
+def _storage_version(base: BaseTable) -> str:
+    version = str(base.dataset.data_storage_version)
+    return _OLDEST_VERSION if version in VERSIONS_WITHOUT_NULL_STRUCTS else version
 
-    Unusable columns are left out.
+
+def _first_manifest(base: BaseTable, files: Sequence[NewFile]) -> bytes:
+    """Return the manifest of the first version of a generation.
+
+    memwal stores it itself, since a commit by Lance takes as long as all files.
     """
-    schema = base.stored.lance_schema
-    top_level = {field.name(): field.id() for field in schema.fields()}
-    nullable = {i for name, i in top_level.items() if name not in base.primary_key}
-    metadata, *fields = schema.__reduce__()[1]
-    ids = _field_ids(schema.fields())
-    unusable = set(_field_ids([f for f in schema.fields() if f.name() in base.unusable]))
-    tombstone = LanceSchema.from_pyarrow(
-        pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
+    metadata, *fields = base.generation_schema.__reduce__()[1]
+    return first_manifest(
+        fields,
+        {key: bytes(value) for key, value in json.loads(metadata).items()},
+        files,
+        storage_version=_storage_version(base),
+        lance_version=lance.__version__,
     )
-    return LanceSchema._from_protos(
-        metadata,
-        *(
-            make_nullable(field) if field_id in nullable else field
-            for field_id, field in zip(ids, fields, strict=True)
-            if field_id not in unusable
+
+
+def _write_file(
+    uri: str,
+    rows: pa.RecordBatchReader,
+    columns: tuple[tuple[int, int], ...],
+    version: str,
+    lance_arguments: Mapping[str, object],
+) -> NewFile:
+    """Write a data file of columns that have no fields inside, in half the time of a fragment."""
+    name = f"{secrets.token_hex(16)}.lance"
+    path = f"{uri}/{DATA_DIR}/{name}"
+    with LanceFileWriter(path, rows.schema, version=version, **lance_arguments) as file:
+        number = 0
+        for batch in rows:
+            number += batch.num_rows
+            file.write_batch(batch)
+    major, minor = map(int, version.split("."))
+    return NewFile(number, name, file.size_bytes, (major, minor), columns)
+
+
+def _new_file(fragment: FragmentMetadata, new_id: dict[int, int]) -> NewFile:
+    (file,) = data_files(fragment)
+    return NewFile(
+        fragment.physical_rows,
+        file.path,
+        file.file_size_bytes,
+        (file.file_major_version, file.file_minor_version),
+        tuple(
+            (new_id[field], column)
+            for field, column in zip(file.fields, file.column_indices, strict=True)
         ),
-        replace_field_id(tombstone.__reduce__()[1][1], max(ids) + 1),
     )
-
-
-def _field_ids(fields: Iterable[LanceField]) -> list[int]:
-    """Return the ids of fields in storage order: parents before children."""
-
-    def walk(fields: Iterable[LanceField]) -> Iterator[int]:
-        for field in fields:
-            yield field.id()
-            yield from walk(field.children())
-
-    return list(walk(fields))
-
-
-def _with_field_ids(fragment: FragmentMetadata, new_id: dict[int, int]) -> FragmentMetadata:
-    metadata = fragment.to_json()
-    for file in metadata["files"]:
-        file["fields"] = [new_id[field_id] for field_id in file["fields"]]
-    return FragmentMetadata.from_json(json.dumps(metadata))
 
 
 def write_generation(
@@ -206,12 +204,20 @@ def write_generation(
     newest = NewestKeys.of(contents.keys())
     rows = NewestRowStream(contents, newest.positions, base)
     uri = location.child(folder)
-    sizes: dict[str, int | None] = {}
     try:
-        dataset = write_dataset(base, uri, rows)
+        data = write_data_files(base, uri, rows)
+        manifest = _first_manifest(base, data)
+        location.store_without_fsync.put(f"{folder}/{_FIRST_MANIFEST}", manifest)
+        files = [
+            NamedFile(BLOOM_FILTER_NAME, FileKind.PLAIN, size=FILTER_BYTES),
+            NamedFile(_FIRST_MANIFEST, FileKind.PLAIN, size=len(manifest)),
+            *(NamedFile(f"{DATA_DIR}/{f.path}", FileKind.LANCE, size=f.size) for f in data),
+        ]
         if base.primary_key:
-            sizes = write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
-        version = build_generation_indexes(location, folder, dataset, indexes, rows=rows.rows)
+            for key, size in write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest).items():
+                files.append(NamedFile(f"{PK_INDEX_DIR}/{key}", FileKind.LANCE, size=size))
+        schema = base.generation_schema
+        version = build_generation_indexes(location, folder, schema, indexes, rows=rows.rows)
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
             raise rows.error from error
@@ -227,9 +233,11 @@ def write_generation(
         location.store_without_fsync.put(f"{folder}/{SIZED_FILTER_NAME}", sized_filter)
     location.store_without_fsync.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
     store.sync(folder)
-    check_generation_files(store, folder, version, key_index=sizes)
-    refuse(find_bad_blobs(store, dataset, folder=folder))
-    decode_dictionaries(dataset, uri)
+    check_generation_files(store, folder, files, version=version)
+    if has_dictionaries(base.stored_schema) or write_options(base.stored_schema):
+        dataset = open_dataset(location, folder, version=version, as_stored=True)
+        refuse(find_bad_blobs(store, dataset, folder=folder))
+        decode_dictionaries(dataset, uri)
     return FlushedGeneration(
         generation=generation,
         path=name,
@@ -240,26 +248,20 @@ def write_generation(
 
 
 def check_generation_files(
-    store: ObjectStore, folder: str, version: int, *, key_index: Mapping[str, int | None]
+    store: ObjectStore, folder: str, files: Sequence[NamedFile], *, version: int
 ) -> None:
     """Raise LostWriteError if a file of a generation is missing or was not written whole.
 
-    ``version`` is the newest version of its data set. ``key_index`` has the bytes of each file of
-    the key index by name, None for a size that is not known; empty without a primary key.
+    ``files`` are those of the first version of its data set, and its own. ``version`` is the newest
+    one: if Lance committed it, the files that its manifest names are checked too.
 
     An object store stores an object whole or not at all: a listing shows files of the right size.
     """
-    manifest = f"{folder}/{table_manifest_keys(version)[0]}"
-    others = [
-        NamedFile(BLOOM_FILTER_NAME, FileKind.PLAIN, size=FILTER_BYTES),
-        *(
-            NamedFile(f"{PK_INDEX_DIR}/{name}", FileKind.LANCE, size=size)
-            for name, size in key_index.items()
-        ),
-    ]
     listed = {} if store.is_local else {info.key: info.size for info in store.list(folder)}
-    try:
-        check_new_files(store, store.get(manifest), folder=folder, listed=listed)
-    except ObjectNotFoundError as error:
-        refuse([BadFile(folder, str(error))])
-    refuse(find_bad_files(store, others, folder=folder, listed=listed))
+    if version > 1:
+        try:
+            manifest = store.get(f"{folder}/{table_manifest_keys(version)[0]}")
+            files = [*files, *named_files(manifest)]
+        except (CorruptDataError, ObjectNotFoundError) as error:
+            raise LostWriteError(f"{error}; the generation is written again") from error
+    refuse(find_bad_files(store, files, folder=folder, listed=listed))

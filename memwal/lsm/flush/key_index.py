@@ -69,11 +69,12 @@ def write_key_index(
     data_schema = pa.schema(
         [pa.field("values", keys.type), pa.field("ids", pa.uint64(), nullable=False)]
     )
+    first = np.arange(0, len(keys), PAGE_ROWS)
     rows = pa.array(newest.rows.view(np.uint64))
-    pages = pa.table([keys, rows], schema=data_schema).to_batches(max_chunksize=PAGE_ROWS)
+    pages = pa.RecordBatch.from_arrays([keys, rows], schema=data_schema)
     with _open_file(location, f"{folder}/{PAGES}", data_schema) as page_file:
-        for page in pages:
-            page_file.write_batch(page)
+        for start in first.tolist():
+            page_file.write_batch(pages.slice(start, PAGE_ROWS))
     lookup_schema = pa.schema(
         [
             pa.field("min", keys.type),
@@ -82,12 +83,12 @@ def write_key_index(
             pa.field("page_idx", pa.uint32(), nullable=False),
         ]
     )
-    first = np.arange(0, len(keys), PAGE_ROWS)
     last = np.minimum(first + PAGE_ROWS, len(keys)) - 1
-    lookup = pa.record_batch(
+    bounds = keys.take(pa.array(np.concatenate([first, last])))
+    lookup = pa.RecordBatch.from_arrays(
         [
-            keys.take(pa.array(first)),
-            keys.take(pa.array(last)),
+            bounds.slice(0, len(first)),
+            bounds.slice(len(first)),
             pa.array(np.zeros(len(first), dtype=np.uint32)),
             pa.array(np.arange(len(first), dtype=np.uint32)),
         ],

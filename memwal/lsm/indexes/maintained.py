@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lance import LanceDataset
 from lance.dataset import Index, LanceOperation
+from lance.schema import LanceSchema
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.boundary.lance_errors import translate_lance_error
@@ -116,16 +117,16 @@ def index_of(base: BaseTable, name: str) -> MaintainedIndex | None:
 def build_generation_indexes(
     location: TableLocation,
     folder: str,
-    dataset: LanceDataset,
+    schema: LanceSchema,
     indexes: Iterable[MaintainedIndex],
     *,
     rows: int,
 ) -> int:
-    """Build the indexes of a generation that was just written, and commit them together.
+    """Build the indexes of a generation, and commit them together as the second version of it.
 
     Indexes that answer filters are left out if the generation has few ``rows``.
 
-    Returns the newest version of its data set, to which nobody else commits.
+    ``schema`` is that of the first version. Returns the newest one; nobody else commits any.
 
     They are built one after another: in parallel they take hardly less time, since each uses all
     cores for part of its time, and the memory of all of them. Raises MemWalError if the store
@@ -133,33 +134,33 @@ def build_generation_indexes(
     flushed anyway.
     """
     paths = {}
-    pending = [(field.name(), field) for field in dataset.lance_schema.fields()]
+    pending = [(field.name(), field) for field in schema.fields()]
     while pending:
         path, field = pending.pop()
         paths[field.id()] = path
         pending += [(f"{path}.{child.name()}", child) for child in field.children()]
     builds = [
-        _build(location, folder, int(dataset.version), index, paths[index.field_id])
+        _build(location, folder, index, paths[index.field_id])
         for index in indexes
         if index.field_id in paths and not (rows <= _FEW_ROWS and index.kind.column_suffices)
     ]
     segments = [segment for segment in builds if segment is not None]
     if not segments:
-        return int(dataset.version)
+        return 1
     with lance_errors(f"committing the indexes of {folder}"):
-        indexed = dataset.commit(
-            dataset.uri,
+        indexed = LanceDataset.commit(
+            location.child(folder),
             LanceOperation.CreateIndex(segments, []),
-            read_version=int(dataset.version),
+            read_version=1,
             **location.lance_arguments(),
         )
     return int(indexed.version)
 
 
 def _build(
-    location: TableLocation, folder: str, version: int, index: MaintainedIndex, column: str
+    location: TableLocation, folder: str, index: MaintainedIndex, column: str
 ) -> Index | None:
-    dataset = open_dataset(location, folder, version=version)
+    dataset = open_dataset(location, folder, version=1)
     try:
         segment = index.spec.build(dataset, name=index.name, column=column)
         release_free_memory()

@@ -17,7 +17,7 @@ from lance.file import LanceFileReader
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.lance_manifest import Numbers, read_centroids, read_codebook
+from memwal.format.lance_files import Numbers, read_centroids, read_codebook
 from memwal.storage.location import TableLocation
 from memwal.util.safe_json import read_json
 

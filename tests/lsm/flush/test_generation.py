@@ -35,6 +35,7 @@ from support.stores.faulty_store import GENERATION, FaultyStores, Killed
 
 import memwal
 from memwal.errors import MemWalError
+from memwal.format._proto import lance_manifest_pb2
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import generation_dir
 from memwal.lsm.flush import generation
@@ -305,6 +306,7 @@ def test_columns_of_every_type_come_back(
     for merge in (False, True):
         if merge:
             writer.flush()
+            check_manifest(lance.dataset(path(table)), table)
             assert table.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
             table.merge()
         assert writer.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
@@ -313,6 +315,24 @@ def test_columns_of_every_type_come_back(
     writer.close()
     table.merge()
     assert table.scan().to_table().sort_by("id").to_pylist() == data.slice(1).to_pylist()
+
+
+def check_manifest(dataset: lance.LanceDataset, table: memwal.Table) -> None:
+    """Compare the manifest of a generation with the one of Lance's own commit of the rows."""
+    version = dataset.data_storage_version
+    native = lance.write_dataset(
+        dataset.to_table(), f"{folder(table)}-native", data_storage_version=version
+    )
+    ours, theirs = (
+        lance_manifest_pb2.Manifest.FromString(each._ds.serialized_manifest())
+        for each in (dataset, native)
+    )
+    for message in (ours, theirs):
+        for name in ("timestamp", "transaction_file", "transaction_section"):
+            message.ClearField(name)
+        for file in message.fragments[0].files:
+            file.path, file.file_size_bytes = "", 0
+    assert ours == theirs
 
 
 @pytest.mark.few(3)

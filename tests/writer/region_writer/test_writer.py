@@ -637,7 +637,7 @@ class TestFlush:
 
         writer = table.writer(options=WriterOptions(flush_attempts=1))
         writer.upsert(rows({1: 1}))
-        monkeypatch.setattr(generation.LanceFragment, "create", full)
+        monkeypatch.setattr(generation, "LanceFileWriter", full)
 
         with pytest.raises(MemWalError):
             writer.flush()
