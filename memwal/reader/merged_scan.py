@@ -90,8 +90,8 @@ _MAX_COMPARED_ROWS: Final = 1 << 20
 _COMPARED_BYTES: Final = 64 << 20
 # Lance's default reads two gigabytes ahead, and is no faster.
 _READ_AHEAD_BYTES: Final = 64 << 20
-# Rows of generations that are in memory anyway are cut into batches of so many.
-_BATCH_ROWS: Final = 1 << 16
+# Rows of generations that are in memory anyway, and of few bytes, are in batches of so many.
+_BATCH_ROWS: Final = 1 << 15
 _ROWS_WITH_BLOBS: Final = 64
 # With a small limit, at most this many rows are read ahead of those returned.
 _MIN_COMPARED_ROWS: Final = 8_192
@@ -353,7 +353,7 @@ class MergedScan:
             # A filter or a limit leaves few rows: their keys are compared as they come.
             primary_key = self.sources.base.primary_key
             scanned = self._compared(self._base_scan(primary_key))
-            batches = without_keys(scanned, primary_key, lambda: self._newest.keys, limit=limit)
+            batches = without_keys(scanned, primary_key, self._fresh_keys, limit=limit)
         for batch in batches:
             yield self._output(batch, 0)
 
@@ -424,6 +424,11 @@ class MergedScan:
             note_compared_rows(self.sources, batch.num_rows)
             yield batch
 
+    def _fresh_keys(self) -> pa.Array:
+        # To compare few rows with them takes as long as to compare as many rows as they are.
+        note_compared_rows(self.sources, len(self._newest.keys))
+        return self._newest.keys
+
     def _is_cheap(self) -> bool:
         """Return whether it costs less to find all rows that were replaced than to compare keys."""
         try:
@@ -446,10 +451,13 @@ class MergedScan:
             for batch in self._base_scan(with_row_id=True):
                 yield without_rows(batch, ROW_ID, replaced)
             return
+        # Batches of few bytes take more time for the calls than for the rows.
+        is_small = all(pa.types.is_primitive(field.type) for field in self._schema)
+        scanned = self._base_scan(batch_size=_BATCH_ROWS) if is_small else self._base_scan()
         start = 0
-        for batch in self._base_scan():
+        for batch in scanned:
             mask = kept.slice(start, batch.num_rows)
-            yield batch if mask.true_count == len(mask) else batch.filter(mask)
+            yield batch if mask.true_count == len(mask) else _filtered(batch, mask)
             start += batch.num_rows
 
     def _output(self, batch: pa.RecordBatch, generation: int) -> pa.RecordBatch:
@@ -479,6 +487,13 @@ def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
+
+
+def _filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """Filter a batch; a single column by itself, for which Arrow makes no list of rows."""
+    if batch.num_columns != 1:
+        return batch.filter(mask)
+    return pa.RecordBatch.from_arrays([batch.column(0).filter(mask)], schema=batch.schema)
 
 
 def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
