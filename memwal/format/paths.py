@@ -183,6 +183,7 @@ def generation_name(generation: int, token: str) -> str:
     return f"{token}_gen_{generation}"
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_generation_name(name: str) -> int | None:
     """Return the generation whose folder has this name; None for other names."""
     match = _GENERATION.fullmatch(name)
@@ -192,6 +193,8 @@ def parse_generation_name(name: str) -> int | None:
     return generation if generation <= MAX_COUNTER else None
 
 
+# Each read of a table names the folders of the same generations.
+@lru_cache(maxsize=1 << 14)
 def generation_dir(region_id: UUID, name: str) -> str:
     """Return the key of a flushed generation's folder, which a region manifest names.
 

@@ -163,11 +163,11 @@ class LocalStore(ObjectStore):
         folder, path = self._folder_path(within), self._path(key)
         with _translated("look at", folder):
             mode = self._presence.find_within(folder, path, proof)
+            if mode is not None and stat.S_ISLNK(mode):
+                return local_files.stat_object(path, key) is not None
             if mode is None and (above := _folder_of(path)) != folder:
                 check_not_broken(above)
-            elif mode is not None and stat.S_ISLNK(mode):
-                check_not_broken(path)
-            return mode is not None
+            return mode is not None and stat.S_ISREG(mode)
 
     def folder_stamp(self, prefix: str) -> int | None:
         folder = self._folder_path(prefix)

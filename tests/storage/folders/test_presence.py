@@ -130,7 +130,9 @@ def test_what_appears_between_two_looks_is_found(root: Path) -> None:
 def test_a_folder_is_no_object(root: Path, read: str) -> None:
     (root / "a/b/1").unlink()
     (root / "a/b/1").mkdir()
-    assert absent(LocalStore(root), read)
+    store = LocalStore(root)
+    assert absent(store, read)
+    assert not store.exists_within("a/b/1", within="a", proof="b/*")
 
 
 class TestAFolderThatHasAProof:
