@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from memwal.format.wal_layout import (
     blob_folder,
     children_of,
     decode_applied,
+    has_dictionaries,
     has_wide_values,
     importable,
 )
@@ -77,30 +79,34 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     an impossible size, or cannot be read although it matches its checksum; and MemoryError if the
     machine has no memory left for the rows.
     """
+    global _last_head
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
-    header = _schema_message_size(view, name)
-    buffer = pa.py_buffer(importable(view, header))
-    source = pa.BufferReader(buffer)
-    with _torn_if_unreadable(name, "its schema"):
-        reader = pa.ipc.open_stream(source)
-        metadata: dict[bytes, bytes] = reader.schema.metadata or {}
-        rest = {key: value for key, value in metadata.items() if key not in OWN_KEYS}
-        schema = reader.schema.with_metadata(rest) if rest else reader.schema.remove_metadata()
-        if _needs_alignment(schema):
-            source = pa.BufferReader(buffer)
-            reader = pa.ipc.open_stream(source, options=ALIGNED)
-    stored = metadata.get(CHECKSUM)
-    if stored is not None:
-        _verify_checksum(view, header, stored, name)
-    elif _has_own_metadata(bytes(view[:header])):
+    size = _schema_message_size(view, name)
+    header = bytes(view[:size])
+    last = _last_head
+    if last is not None and last[0].fits(header):
+        head, entry = last
+    else:
+        head, entry = _Head.of(header, name), None
+    if head.hashed is not None:
+        head.verify(view, name)
+    elif _has_own_metadata(header):
         raise _torn(name, "it was written with a checksum and has none")
-    with _torn_if_unreadable(name, "its batches", is_whole=stored is not None):
-        check_claimed_sizes(view, start=header, name=name)
-        batches, end = _read_batches(reader, source)
+    with _torn_if_unreadable(name, "its batches", is_whole=head.hashed is not None):
+        places = check_claimed_sizes(view, start=size, name=name)
+        batches, end = head.read(buffer, [size, *places])
         _validate(batches)
     if view[end:] != END_OF_STREAM:
         raise _torn(name, f"it does not end after batch {len(batches) - 1} as it must")
+    if entry is None:
+        entry = _without_rows(head, name)
+        _last_head = head, entry
+    return dataclasses.replace(entry, batches=tuple(batches))
+
+
+def _without_rows(head: _Head, name: str) -> WalEntry:
+    metadata = head.metadata
     writer_epoch = _metadata_number(metadata, EPOCH, name)
     if writer_epoch is None:
         raise CorruptDataError(
@@ -111,11 +117,91 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
         writer_epoch=writer_epoch,
         generation=_metadata_number(metadata, GENERATION, name),
         is_sentinel=metadata.get(SENTINEL) == b"true",
-        batches=tuple(batch.replace_schema_metadata(schema.metadata) for batch in batches),
-        schema=schema,
+        batches=(),
+        schema=head.schema,
         writer_id=_metadata_text(metadata, WRITER_ID, name),
         applied=_applied(metadata, name),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The schema message of an entry, without its checksum."""
+
+    before: bytes  # the bytes around the checksum; all of them if there is none
+    after: bytes
+    hashed: xxhash.xxh64 | None  # hash state after the message; None without a checksum
+    schema: pa.Schema  # of the rows, without the metadata that describes the entry
+    metadata: Mapping[bytes, bytes]
+    # A dictionary is a separate message, and wide values must be aligned when they are read.
+    has_dictionaries: bool
+    has_wide_values: bool
+
+    @classmethod
+    def of(cls, header: bytes, name: str) -> _Head:
+        """Parse the message; TornEntryError if it cannot be read."""
+        with _torn_if_unreadable(name, "its schema"):
+            schema = pa.ipc.read_schema(pa.py_buffer(importable(header, len(header))))
+            metadata: dict[bytes, bytes] = schema.metadata or {}
+            rest = {key: value for key, value in metadata.items() if key not in OWN_KEYS}
+            schema = schema.with_metadata(rest) if rest else schema.remove_metadata()
+            _check_names(schema)
+        before, after, hashed = header, b"", None
+        stored = metadata.get(CHECKSUM)
+        if stored is not None:
+            before, _, after = header.partition(stored)
+            hashed = xxhash.xxh64(b"".join((before, PLACEHOLDER, after)))
+        return cls(
+            before,
+            after,
+            hashed,
+            schema,
+            metadata,
+            has_dictionaries(schema),
+            has_wide_values(schema),
+        )
+
+    def fits(self, header: bytes) -> bool:
+        """Return whether another entry has this message, apart from the checksum."""
+        checksum = 0 if self.hashed is None else len(PLACEHOLDER)
+        return (
+            len(header) == len(self.before) + checksum + len(self.after)
+            and header.startswith(self.before)
+            and header.endswith(self.after)
+        )
+
+    def verify(self, entry: memoryview, name: str) -> None:
+        """Raise TornEntryError unless an entry with this message matches its checksum."""
+        if self.hashed is None:
+            return
+        start = len(self.before)
+        end = start + len(PLACEHOLDER)
+        digest = self.hashed.copy()
+        digest.update(entry[end + len(self.after) :])
+        if digest.hexdigest().encode() != entry[start:end]:
+            raise _torn(name, "its bytes do not match its checksum")
+
+    def read(self, buffer: pa.Buffer, places: Sequence[int]) -> tuple[list[pa.RecordBatch], int]:
+        """Return the batches of an entry, and the position after the last one.
+
+        ``places`` are where its messages behind the schema start, and where the last one ends.
+        """
+        if not (self.has_dictionaries or self.has_wide_values):
+            return [
+                pa.ipc.read_record_batch(buffer[start:end], self.schema)
+                for start, end in pairwise(places)
+            ], places[-1]
+        source = pa.BufferReader(pa.py_buffer(importable(memoryview(buffer).cast("B"), places[0])))
+        options = ALIGNED if self.has_wide_values else None
+        with pa.ipc.open_stream(source, options=options) as reader:
+            batches, end = _read_batches(reader, source)
+        metadata = self.schema.metadata
+        return [batch.replace_schema_metadata(metadata) for batch in batches], end
+
+
+# The last head, and its entry without rows: the entries of a log have the same one, one after
+# another. Threads replace the pair as a whole.
+_last_head: tuple[_Head, WalEntry] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +257,6 @@ def _has_own_metadata(header: bytes) -> bool:
     return WRITER_ID in header or CHECKSUM in header
 
 
-def _verify_checksum(view: memoryview, header: int, stored: bytes, name: str) -> None:
-    slot = bytes(view[:header]).find(stored)
-    digest = xxhash.xxh64(view[:slot])
-    digest.update(PLACEHOLDER)
-    digest.update(view[slot + len(PLACEHOLDER) :])
-    if digest.hexdigest().encode() != stored:
-        raise _torn(name, "its bytes do not match its checksum")
-
-
 @contextmanager
 def _torn_if_unreadable(name: str, what: str, *, is_whole: bool = False) -> Iterator[None]:
     """Raise TornEntryError for any error of the block.
@@ -222,30 +299,11 @@ def _validate(batches: Sequence[pa.RecordBatch]) -> None:
         batch.validate(full=True)
 
 
-# The last schema whose names were read, and whether it has wide values: the entries of a log have
-# the same schema, one after another. Threads replace the pair as a whole.
-_checked_schema: tuple[pa.Schema, bool] | None = None
-
-
-def _needs_alignment(schema: pa.Schema) -> bool:
-    """Return whether a schema has values wider than a stream's alignment.
-
-    Raises UnicodeDecodeError if the name of a column, or of a part of one, is not UTF-8.
-    """
-    global _checked_schema
-    last = _checked_schema
-    # Names of the parts of lists are compared only together with the metadata.
-    if last is None or not schema.equals(last[0], check_metadata=True):
-        _column_names(schema)
-        last = _checked_schema = schema, has_wide_values(schema)
-    return last[1]
-
-
-def _column_names(fields: Iterable[pa.Field]) -> list[str]:
-    names = []
+def _check_names(fields: Iterable[pa.Field]) -> None:
+    """Raise UnicodeDecodeError if the name of a column, or of a part of one, is not UTF-8."""
     for field in fields:
-        names += [field.name, *_column_names(children_of(field.type))]
-    return names
+        _ = field.name
+        _check_names(children_of(field.type))
 
 
 def _torn(name: str, reason: str) -> TornEntryError:
@@ -296,8 +354,8 @@ _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
 
 
-def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> None:
-    """Refuse an entry that claims an impossible size.
+def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> list[int]:
+    """Refuse an entry that claims an impossible size; return the ends of its messages.
 
     ``start`` is the position of the first message after the schema. Raises CorruptDataError if
     compressed buffers claim more than :data:`MAX_UNPACKED_BYTES`, or a batch claims more rows than
@@ -306,11 +364,12 @@ def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> None:
     """
     unpacked = 0
     at = start
+    ends = []
     while view[at : at + 4] == CONTINUATION:
         (length,) = _U32.unpack_from(view, at + 4)
         body = at + PREFIX + length
         if not length:
-            return
+            break
         try:
             size, claimed, rows = _claimed_sizes(view[at + PREFIX : body], view[body:])
         except struct.error as error:
@@ -321,6 +380,8 @@ def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> None:
         if rows > 8 * (claimed or size):
             raise _refused(name, f"a batch has {rows} rows")
         at = body + size
+        ends.append(at)
+    return ends
 
 
 def _claimed_sizes(metadata: memoryview, body: memoryview) -> tuple[int, int, int]:

@@ -297,8 +297,12 @@ def test_every_truncation_is_torn(golden: Path) -> None:
                 decode_entry(data[:size], name="here")
 
 
-def test_every_changed_byte_of_our_entry_is_found() -> None:
-    data = encode(batch_of([1, 2, 3]))
+@pytest.mark.parametrize("columns", [SCHEMA.names, ["id", "text"]])
+def test_every_changed_byte_of_our_entry_is_found(columns: list[str]) -> None:
+    batch = batch_of([1, 2, 3]).select(columns)
+    data = encode(batch, schema=batch.schema)
+    # Those that follow begin as an entry that was read.
+    assert decode_entry(data, name="here").batches == (batch,)
     generator = np.random.default_rng(1)
     for position in range(len(data)):
         changed = bytearray(data)

@@ -7,7 +7,6 @@ import pickle
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,16 +76,10 @@ def test_a_machine_without_memory_does_not_make_an_entry_torn(
         writer.upsert(rows({1: 1}))
         newest = manifest(table)
 
-        open_stream = pa.ipc.open_stream
-
-        def no_memory() -> None:
+        def no_memory(*_given: Any) -> None:
             raise pa.ArrowMemoryError("malloc of size 64 failed")
 
-        def open_starved(*given: Any, **options: Any) -> Any:
-            schema = open_stream(*given, **options).schema
-            return SimpleNamespace(schema=schema, read_next_batch=no_memory)
-
-        monkeypatch.setattr(pa.ipc, "open_stream", open_starved)
+        monkeypatch.setattr(pa.ipc, "read_record_batch", no_memory)
         before = listing(folder(table))
         with pytest.raises(MemoryError):
             # Torn entries at the tip are replaced by the fence: acknowledged rows would be gone.

