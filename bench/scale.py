@@ -89,7 +89,7 @@ PASSES = (
 )
 # One generation with one entry of its log in a region of its own, from flush to collection.
 LIFE = {
-    "flushing it": {"PUT": 9, "HEAD": 5, "GET": 6, "LIST": 3},
+    "flushing it": {"PUT": 8, "HEAD": 3, "GET": 3, "LIST": 2},
     "merging it": {"GET": 2, "LIST": 1},
     "dropping it from the manifest": {"GET": 4, "HEAD": 2, "PUT": 2},
     "deleting it, its log and an old manifest": {"GET": 1, "LIST": 2, "POST": 4},
