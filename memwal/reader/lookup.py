@@ -253,12 +253,12 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
         chosen = keys.take(at)
         return [_FoundKeys(None, at, _from_base(base, chosen.columns, chosen.encoded, names))]
 
-    tasks = [
+    absent = np.flatnonzero(~undecided)
+    # First what takes longest.
+    tasks = [functools.partial(look_up, absent)] if len(absent) else []
+    tasks += [
         functools.partial(search.run, keys, names) for search in searches if search.candidates.any()
     ]
-    absent = np.flatnonzero(~undecided)
-    if len(absent):
-        tasks.append(functools.partial(look_up, absent))
     hits = list(itertools.chain.from_iterable(run_all(tasks)))
     for hit in hits:
         undecided[hit.at] = False
@@ -378,8 +378,10 @@ def _from_generation(
                 raise _wrong_index(source)
     if rows is None:
         return None
-    live = pc.invert(pc.fill_null(rows.column(TOMBSTONE), False))
-    return _FoundKeys(source, asked[at], rows.filter(live))
+    deleted = rows.column(TOMBSTONE)
+    if pc.any(deleted).as_py():
+        rows = rows.filter(pc.invert(pc.fill_null(deleted, False)))
+    return _FoundKeys(source, asked[at], rows)
 
 
 def _take_generation(
