@@ -189,7 +189,9 @@ def _nearest(
     query: VectorQuery,
     estimates: Estimates,
 ) -> Hits:
-    count = _OVERFETCH * query.k
+    stored, live = (sum(len(one.addresses) for one in many) for many in (layouts, parts))
+    # A filter may leave few of the rows.
+    count = _OVERFETCH * query.k * max(stored // max(live, 1), 1)
     while True:
         best = estimates.best(count)
         chosen = list(_select_live(parts, layouts, estimates, best))
