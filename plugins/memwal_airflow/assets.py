@@ -7,14 +7,15 @@ from airflow.sdk import Asset, AssetWatcher
 from memwal_airflow.triggers.due import TablesDueTrigger
 
 
-def watched_asset(shard: int, *, shards: int) -> Asset:
+def watched_asset(shard: int, *, shards: int, combined: bool = False) -> Asset:
     """Return the asset that is updated when tables of a shard are due, and starts the due DAG.
 
     The triggerer watches it, see :class:`memwal_airflow.triggers.due.TablesDueTrigger`, which
     explains the arguments.
     """
     name = f"memwal:due:{shard}"
-    watcher = AssetWatcher(name=name, trigger=TablesDueTrigger(shard=shard, shards=shards))
+    trigger = TablesDueTrigger(shard=shard, shards=shards, combined=combined)
+    watcher = AssetWatcher(name=name, trigger=trigger)
     return Asset(name=name, uri=f"memwal://due/{shard}", group="memwal", watchers=[watcher])
 
 

@@ -65,7 +65,7 @@ def build_drain_dag(*, watchers: int = 1, pools: Collection[str] = ()) -> DAG:
     pools : collection of str
         The pools that the policies of the tables name.
     """
-    watched = [watched_asset(shard, shards=watchers) for shard in range(watchers)]
+    watched = [watched_asset(n, shards=watchers, combined=True) for n in range(watchers)]
     with DAG(
         dag_id=DRAIN_DAG_ID,
         description="Maintenance of all tables that start when due",

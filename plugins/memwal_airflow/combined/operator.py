@@ -304,7 +304,7 @@ class Report:
             self.failed.setdefault(outcome.table, {})[outcome.job] = why
             text = f"{outcome.job} failed: {why}"
         write = self.log.info if why is None else self.log.error
-        write("table %d of %d, %s: %s.", len(self._seen), self.tables, outcome.table, text)
+        write("table %d of %d, %s: %s", len(self._seen), self.tables, outcome.table, text)
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""

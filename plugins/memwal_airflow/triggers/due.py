@@ -72,17 +72,20 @@ class TablesDueTrigger(BaseEventTrigger):
         Number of the shard, from 0.
     shards : int
         Number of shards that the tables are divided among, by the hashes of their names.
+    combined : bool
+        Whether one DAG runs the jobs of all tables, so that there are no runs to ask Airflow for.
     """
 
-    def __init__(self, *, shard: int = 0, shards: int = 1) -> None:
+    def __init__(self, *, shard: int = 0, shards: int = 1, combined: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shard = shard
         self.shards = shards
+        self.combined = combined
 
     def serialize(self) -> tuple[str, JsonObject]:
         """Return the class path and the arguments that build an equal trigger elsewhere."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"shard": self.shard, "shards": self.shards}
+        return path, {"shard": self.shard, "shards": self.shards, "combined": self.combined}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the tables to start, by name, with their due jobs. Never ends and never raises."""
@@ -94,7 +97,8 @@ class TablesDueTrigger(BaseEventTrigger):
             while True:
                 due = await tables.poll()
                 wanted = announcer.wanted(due)
-                active = await _active_runs(announcer.announced_before(wanted))
+                before = () if self.combined else announcer.announced_before(wanted)
+                active = await _active_runs(before)
                 event = announcer.announce(due, wanted, active=active)
                 await tables.record_unstarted(announcer.unstarted())
                 if event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memwal_airflow.combined.settings import MAX_OWN_DAGS, DrainSettings, are_combined
@@ -71,6 +72,10 @@ def test_a_table_is_in_one_dag_only(
     dags = build_fleet_dags()
     assert set(dags) == {"memwal_fleet", "memwal_drain"}
     assert set(dags["memwal_drain"].task_ids) == {"drain", "failed"}
+    condition: Any = dags["memwal_drain"].timetable.asset_condition
+    watched, unwatched = condition.objects
+    assert watched.watchers[0].trigger.combined
+    assert not unwatched.watchers
 
     for name, pool in (("t01", "air"), ("t02", "sea & land"), ("t03", "sea + land")):
         catalog.update(name, policy=Policy(pool=pool))

@@ -251,7 +251,7 @@ def test_the_arguments_of_a_trigger_name_no_table() -> None:
     (watcher,) = watched_asset(1, shards=3).watchers
     assert watcher.trigger.serialize() == (
         "memwal_airflow.triggers.due.TablesDueTrigger",
-        {"shard": 1, "shards": 3},
+        {"shard": 1, "shards": 3, "combined": False},
     )
     assert len({watched_asset(shard, shards=3).uri for shard in range(3)}) == 3
 
@@ -286,9 +286,11 @@ def test_one_event_names_all_tables_that_are_due(
     assert "merge" in told["t0"]["jobs"]
 
 
+@pytest.mark.parametrize("combined", [False, True])
 def test_the_trigger_asks_for_active_runs_before_it_repeats(
-    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, combined: bool
 ) -> None:
+    """Not if one DAG runs the jobs of all tables, which have no runs of their own."""
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     monkeypatch.setattr(due_module, "POLL_SECONDS", 0.01)
     for name in ("EVENT_SECONDS", "FIRST_REPEAT_SECONDS", "FIRST_HOLD_SECONDS"):
@@ -304,14 +306,14 @@ def test_the_trigger_asks_for_active_runs_before_it_repeats(
     monkeypatch.setattr(due_module, "active_runs", active_runs)
 
     async def read() -> None:
-        events = TablesDueTrigger().run()
+        events = TablesDueTrigger(combined=combined).run()
         for _ in range(2):
             event = await asyncio.wait_for(anext(events), 120)
             assert set(event.payload["tables"]) == {"flights"}
         await events.aclose()  # type: ignore[attr-defined]
 
     asyncio.run(read())
-    assert asked == [["flights"]] * 3
+    assert asked == ([] if combined else [["flights"]] * 3)
 
 
 def test_the_trigger_goes_on_while_the_catalog_is_away(
