@@ -205,9 +205,9 @@ def _nearest(
     batch = pa.record_batch([vectors], names=["vector"])
     view = RowView.of(batch.schema, [batch])
     near = nearest_rows(view, "vector", query.vector, k=query.k, metric=query.metric)
-    rows = Hits.joined([Hits.of(number, rows, np.zeros(len(rows))) for number, rows, _ in chosen])
-    rows = rows.take(near.rows)
-    return Hits(rows.source, rows.rows, near.distances.astype(np.float64))
+    sources = np.repeat([n for n, _, _ in chosen], [len(rows) for _, rows, _ in chosen])
+    rows = np.concatenate([rows for _, rows, _ in chosen])
+    return Hits(sources[near.rows], rows[near.rows], near.distances.astype(np.float64))
 
 
 def _select_live(
@@ -218,8 +218,9 @@ def _select_live(
 ) -> Iterator[tuple[int, RowIds, npt.NDArray[np.float32]]]:
     """Select the estimated rows that may be returned: source, row ids, and vectors."""
     of, positions = estimates.rows_of(best)
-    for number in np.unique(of):
-        position = positions[of == number]
+    # Ascending, as the values of layouts follow each other.
+    numbers, first = np.unique(of, return_index=True)
+    for number, position in zip(numbers.tolist(), np.split(positions, first[1:]), strict=True):
         part, layout = parts[number], layouts[number]
         if not len(part.addresses):
             continue
