@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from memwal.boundary.public import public
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.models import (
+    DueJobRow,
     FailedJobRow,
     ManagedTableRow,
     SkippedRegionRow,
@@ -177,10 +178,10 @@ class Backoffs:
             forget_failure(session, table, job)
 
     def prune(self) -> None:
-        """Delete the records and the stored status of tables that are no longer registered."""
+        """Delete the records and reports of tables that are no longer registered."""
         names = select(ManagedTableRow.name)
         with self._database.writing() as session:
-            for row in (SkippedRegionRow, FailedJobRow, TableStateRow):
+            for row in (SkippedRegionRow, FailedJobRow, DueJobRow, TableStateRow):
                 session.execute(delete(row).where(row.table.not_in(names)))
 
 

@@ -39,6 +39,7 @@ from memwal.catalog.records import (
     snapshot_lock,
     write_snapshot,
 )
+from memwal.catalog.reports import Reports
 from memwal.errors import InvalidInputError, NotRegisteredError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
@@ -107,6 +108,11 @@ class Catalog(History):
     def backoffs(self) -> Backoffs:
         """The skipped regions and failed jobs of this catalog."""
         return Backoffs(self._database)
+
+    @property
+    def reports(self) -> Reports:
+        """What watchers of tables, and Airflow, reported last."""
+        return Reports(self._database)
 
     @property
     def notifications(self) -> Notifications:

@@ -15,6 +15,7 @@ from memwal.catalog.records import (
     DAG_JOB,
     LOG_JOB,
     PROGRESS_JOB,
+    SENSOR_JOB,
     START_JOB,
     STATUS_JOB,
     ErrorKind,
@@ -71,7 +72,11 @@ ADVICE_BY_JOB: Final[Mapping[str, Advice]] = {
     ),
     START_JOB: Advice(
         "unpause the DAGs memwal_due and that of the table, and start what of Airflow is down",
-        "airflow-outage.md#what-to-do",
+        "MemwalNotStarted.md#what-to-do",
+    ),
+    SENSOR_JOB: Advice(
+        "see whether a triggerer runs and has a seat left, and what the sensor waited for",
+        "MemwalSensorTimeout.md#what-to-do",
     ),
 }
 ADVICE_BY_ERROR: Final[Mapping[ErrorKind, Advice]] = {
@@ -119,8 +124,9 @@ class JobError(JsonRecord):
     job: str
     """Name of the job; ``status`` for reading the status of the table, ``log`` for a log that lacks
     an entry, ``progress`` for a base table that went back behind merged generations, ``dag`` for
-    building the DAG in Airflow, ``start`` for starting its runs, ``policy`` for reading the policy,
-    ``region`` for the regions that merges skip."""
+    building the DAG in Airflow, ``not_started`` for starting its runs, ``sensor_timeout`` for a
+    sensor that ended without an answer, ``policy`` for reading the policy, ``region`` for the
+    regions that merges skip."""
     reason: str
     """The latest error, with its type. Of several skipped regions, that of the first one."""
     at: datetime
@@ -152,7 +158,8 @@ class JobError(JsonRecord):
     @property
     def summary(self) -> str:
         """One line: the failing job and the reason."""
-        return self.reason if self.job == REGION_JOB else f"{self.job} fails: {self.reason}"
+        tells_all = self.job in (REGION_JOB, START_JOB, SENSOR_JOB)
+        return self.reason if tells_all else f"{self.job} fails: {self.reason}"
 
     @property
     def _advice(self) -> Advice:

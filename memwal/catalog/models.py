@@ -213,6 +213,27 @@ class FailedJobRow(Base):
     next_try_at: Mapped[datetime]
 
 
+class DueJobRow(Base):
+    """A job of a table that is due, as the process that watches the table reported it."""
+
+    __tablename__ = "due_jobs"
+
+    table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
+    job: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
+    since: Mapped[datetime]
+    reason: Mapped[str] = mapped_column(MessageText)
+
+
+class AirflowReportRow(Base):
+    """The latest report of Airflow's API server: one row."""
+
+    __tablename__ = "airflow_reports"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    report: Mapped[JsonObject]
+
+
 class NotifiedEventRow(Base):
     """Latest notification sent to a channel about one subject of a table."""
 

@@ -23,7 +23,7 @@ class Notification:
     table: str
     topic: str
     subject: str
-    kind: str  # value of a :class:`memwal.fleet.health.ConditionKind`
+    kind: str  # value of a :class:`memwal.fleet.conditions.ConditionKind`
     mark: str  # distinguishes this occurrence from others of its kind
     since: datetime  # when the condition began, in UTC
     sent_at: datetime  # in UTC

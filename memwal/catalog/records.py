@@ -35,12 +35,13 @@ CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 # Names under which failures that are not of a job are stored, among the names of jobs: reading the
 # status of a table, a log that lacks an entry, a base table that went back behind merged
-# generations, building the DAG, and starting its runs.
+# generations, building the DAG, starting its runs, and the answer to a sensor.
 STATUS_JOB = "status"
 LOG_JOB = "log"
 PROGRESS_JOB = "progress"
 DAG_JOB = "dag"
-START_JOB = "start"
+START_JOB = "not_started"
+SENSOR_JOB = "sensor_timeout"
 SNAPSHOT_FORMAT = 3
 SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 
@@ -252,6 +253,44 @@ class TableState:
     """When the status was read, in UTC. Ages in the status count up to this time."""
     status: TableStatus
     """The status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueJob(JsonRecord):
+    """A job of a table that is due, as the process that watches the table saw it."""
+
+    table: str
+    """Name of the managed table."""
+    job: str
+    """Name of the job."""
+    since: datetime
+    """When it was first seen to be due, in UTC; runs in between do not change it."""
+    reason: str
+    """The limit that it has reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowProblem(JsonRecord):
+    """A problem that Airflow's database shows."""
+
+    state: str
+    """The state that it puts a table in: value of a :class:`memwal.fleet.health.Health`."""
+    table: str | None
+    """Name of the managed table; None if it concerns all tables."""
+    since: datetime
+    """When it began, in UTC."""
+    reason: str
+    """One line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowReport:
+    """The latest report of Airflow's API server."""
+
+    at: datetime
+    """When it was stored, in UTC."""
+    problems: tuple[AirflowProblem, ...]
+    """All problems at that time."""
 
 
 def read_policy(name: str, values: object) -> tuple[Policy, str | None]:

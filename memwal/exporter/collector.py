@@ -124,7 +124,7 @@ def _families(reader: CatalogReader, tables: Sequence[TableFigures]) -> Iterator
         TABLE_HEALTH,
         (TABLE, HEALTH),
         (
-            ((name, health.value), float(t.overview.health is health))
+            ((name, health.value), float(health in t.overview.states))
             for name, t in named.items()
             for health in Health
         ),

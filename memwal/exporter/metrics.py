@@ -195,7 +195,7 @@ INDEX_GAUGES = (
 TABLE_HEALTH = MetricDefinition(
     "memwal.table.health",
     "",
-    "1 for the health of the table, 0 for the others; the same as on the page.",
+    "1 for each state that the table is in, 0 for the others; the same names as on the page.",
 )
 TABLE_INFO = MetricDefinition(
     "memwal.table.info", "", "1; its labels are name, address and owner of a table."
@@ -214,8 +214,8 @@ JOB_SUCCESS_AGE = MetricDefinition(
 JOB_ATTEMPTS = MetricDefinition(
     "memwal.job.attempts",
     "{attempt}",
-    "Failures in a row of a failed job, at least 1; also of the jobs status, log, progress, dag "
-    "and policy.",
+    "Failures in a row of a failed job, at least 1; also of the jobs status, log, progress, dag, "
+    "not_started, sensor_timeout and policy.",
 )
 JOB_FAILING = MetricDefinition("memwal.job.failing", "s", "How long a failed job has been failing.")
 CATALOG_UP = MetricDefinition("memwal.catalog.up", "", "1 if the catalog answered, else 0.")

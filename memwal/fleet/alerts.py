@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from memwal.catalog.notifications import Notification
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
-from memwal.fleet.health import LEASE_TOPIC, Condition, ConditionKind, conditions
+from memwal.fleet.conditions import LEASE_TOPIC, Condition, ConditionKind, conditions
 from memwal.util.clock import Duration, duration
 from memwal.util.records import JsonMapping, JsonObject
 
@@ -45,7 +45,7 @@ class Event(Condition):
     Attributes
     ----------
     kind, table, owner, topic, subject, mark, since, text
-        As of :class:`~memwal.fleet.health.Condition`; the owner is empty when the condition has
+        As of :class:`~memwal.fleet.conditions.Condition`; the owner is empty when the condition has
         ended.
     over : bool
         Whether the condition ended; otherwise it began, or its ``mark`` changed.

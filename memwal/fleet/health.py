@@ -1,41 +1,105 @@
-"""Health and alert conditions of managed tables, computed from the catalog without opening tables.
+"""Health of managed tables, computed from the catalog without opening tables.
 
-Health is computed from the policy, the latest backlog sample and the failures that last.
+A table can be in several states at once: its health is the worst of them. A state has one name, on
+the page, in ``memwal fleet status``, as a label of the metrics, in events, and in the names of its
+alert and of its runbook. The states follow from the policy, the latest backlog sample, the failures
+that last, the jobs that are due, and the report of Airflow. Without a report (no Airflow, or none
+whose API server reaches the catalog), ``run_failed``, ``run_queued`` and ``no_heartbeat`` never
+apply.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from memwal.boundary.text import age as shown
-from memwal.catalog.failures import RUNBOOKS, JobError, job_errors
-from memwal.catalog.records import BacklogSample, ManagedTable
-from memwal.errors import LeaseLostError
-from memwal.jobs.job import JobRun, RunState
+from memwal.catalog.failures import RUNBOOKS, JobError
+from memwal.catalog.records import (
+    SENSOR_JOB,
+    START_JOB,
+    AirflowProblem,
+    AirflowReport,
+    BacklogSample,
+    DueJob,
+    ManagedTable,
+)
+from memwal.errors import InvalidInputError
+from memwal.fleet.schedule import interval_seconds
+from memwal.jobs.job import RunState
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog
-    from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
+    from memwal.catalog.history import LatestRuns
 
 _REASON_LENGTH = 300
+# What a run that starts by its schedule may be late, and a due job may wait for the start of a run.
+SCHEDULE_GRACE_SECONDS: Final = 600.0
+# An API server reports every 10 s.
+REPORT_LIMIT: Final = timedelta(minutes=1)
+REPORT_FORGOTTEN: Final = timedelta(days=7)
 
 
 class Health(StrEnum):
-    """Overall health. If several conditions hold, the member declared first wins."""
+    """State of a table. If several hold, its health is the member declared first."""
 
     OFF = "off"
     CRITICAL = "critical"
     FAILING = "failing"
+    RUN_FAILED = "run_failed"
+    NO_HEARTBEAT = "no_heartbeat"
+    UNWATCHED = "unwatched"
+    NOT_STARTED = "not_started"
+    RUN_QUEUED = "run_queued"
+    SENSOR_TIMEOUT = "sensor_timeout"
     LATE = "late"
-    UNKNOWN = "unknown"
+    DUE = "due"
     OK = "ok"
+
+    @property
+    def runbook(self) -> str:
+        """Path of its runbook in the documentation; empty if nothing is to be done."""
+        name = _RUNBOOKS.get(self)
+        return "" if name is None else f"{RUNBOOKS}/{name}.md"
+
+
+_RUNBOOKS: Final = {
+    Health.CRITICAL: "MemwalBacklogCritical",
+    Health.FAILING: "MemwalJobFailing",
+    Health.RUN_FAILED: "MemwalRunFailed",
+    Health.NO_HEARTBEAT: "MemwalNoHeartbeat",
+    Health.UNWATCHED: "MemwalUnwatched",
+    Health.NOT_STARTED: "MemwalNotStarted",
+    Health.RUN_QUEUED: "MemwalRunQueued",
+    Health.SENSOR_TIMEOUT: "MemwalSensorTimeout",
+    Health.LATE: "MemwalBacklogLate",
+}
+# States that hold whether a job is due or not.
+_OF_COMPONENTS: Final = (Health.NO_HEARTBEAT, Health.UNWATCHED)
+# States that failures of other things than jobs put a table in.
+STATE_OF_JOB: Final = {
+    START_JOB: Health.NOT_STARTED,
+    SENSOR_JOB: Health.SENSOR_TIMEOUT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthReason(JsonRecord):
+    """A state that a table is in, and why."""
+
+    health: Health
+    """The state."""
+    text: str
+    """Why, in one line."""
+    since: datetime | None = None
+    """Since when, in UTC; None if that is not known."""
+    runbook: str
+    """Path of the runbook in the documentation; empty if nothing is to be done."""
 
 
 def backlog_age(sample: BacklogSample | None, now: datetime) -> float | None:
@@ -48,259 +112,191 @@ def backlog_age(sample: BacklogSample | None, now: datetime) -> float | None:
     return sample.oldest_seconds + max(0.0, (now - sample.at).total_seconds())
 
 
-def health(
-    policy: Policy,
+def health_reasons(
+    table: ManagedTable,
     sample: BacklogSample | None,
     *,
     now: datetime,
-    enabled: bool = True,
     errors: Sequence[JobError] = (),
-) -> tuple[Health, tuple[str, ...]]:
-    """Compute the health of a table, and all reasons for it, the worst first.
+    waiting: Sequence[DueJob] = (),
+    problems: Iterable[AirflowProblem] = (),
+) -> tuple[HealthReason, ...]:
+    """Return the states of a table, the worst first; none if all is well.
 
-    ``errors`` are the failures that last, as of :func:`memwal.catalog.failures.job_errors`.
+    Parameters
+    ----------
+    table : ManagedTable
+    sample : BacklogSample, optional
+        The latest one.
+    now : datetime
+        Aware.
+    errors : sequence of JobError
+        The failures that last, as of :func:`memwal.catalog.failures.job_errors`.
+    waiting : sequence of DueJob
+        The due jobs that wait for a run, as of :func:`waiting_jobs`.
+    problems : iterable of AirflowProblem
+        Those of this table, as of :func:`airflow_problems`.
     """
-    if not enabled:
-        return Health.OFF, ("it is not maintained",)
-    reasons: list[tuple[Health, str]] = []
+    if not table.enabled:
+        return (_reason(Health.OFF, "it is not maintained"),)
+    reasons = [
+        *_backlog_reasons(table.policy, sample, now),
+        *(
+            HealthReason(
+                health=STATE_OF_JOB.get(error.job, Health.FAILING),
+                text=_truncated(error.summary),
+                since=error.since,
+                runbook=error.runbook,
+            )
+            for error in errors
+        ),
+        *(
+            _reason(Health(one.state), _truncated(one.reason), one.since)
+            for one in problems
+            # A run that serves all tables concerns those that wait for it.
+            if one.table is not None or one.state in _OF_COMPONENTS or waiting
+        ),
+        *_unwatched_reasons(table, sample, now),
+        *_waiting_reasons(table, errors, waiting, now),
+    ]
+    order = list(Health)
+    return tuple(sorted(reasons, key=lambda reason: order.index(reason.health)))
+
+
+def _reason(state: Health, text: str, since: datetime | None = None) -> HealthReason:
+    return HealthReason(health=state, text=text, since=since, runbook=state.runbook)
+
+
+def _backlog_reasons(
+    policy: Policy, sample: BacklogSample | None, now: datetime
+) -> Iterator[HealthReason]:
     age = backlog_age(sample, now)
     for limit, state in (
         (policy.critical_seconds, Health.CRITICAL),
         (policy.late_seconds, Health.LATE),
     ):
         if age is not None and age >= limit:
-            text = f"the oldest generation waits for {shown(age)}"
-            reasons.append((state, f"{text}, {state} is {shown(limit)}"))
-            break
-    reasons += [(Health.FAILING, _truncated(error.summary)) for error in errors]
-    stale = _stale_reason(policy, sample, now)
-    if stale is not None:
-        reasons.append((Health.UNKNOWN, stale))
-    if not reasons:
-        return Health.OK, ()
-    order = list(Health)
-    reasons.sort(key=lambda reason: order.index(reason[0]))
-    return reasons[0][0], tuple(text for _, text in reasons)
+            text = f"the oldest generation waits for {shown(age)}, {state} is {shown(limit)}"
+            yield _reason(state, text, now - timedelta(seconds=age - limit))
+            return
 
 
-def _stale_reason(policy: Policy, sample: BacklogSample | None, now: datetime) -> str | None:
-    """Return why the age of the backlog is unknown; None if the latest sample is recent enough."""
+def _unwatched_reasons(
+    table: ManagedTable, sample: BacklogSample | None, now: datetime
+) -> Iterator[HealthReason]:
+    """Yield why nothing tells whether the table is well, unless it was looked at recently enough.
+
+    A table that could not be looked at fails, which is another state.
+    """
     if sample is None:
-        return "its status has not been read yet"
-    silent = (now - sample.at).total_seconds()
-    # A generation flushed since the sample cannot be older than the sample.
-    if silent < policy.late_seconds:
+        yield _reason(Health.UNWATCHED, "its status has not been read yet", table.created_at)
+        return
+    limit, silent = watch_limit(table), (now - sample.at).total_seconds()
+    if limit is not None and silent >= limit:
+        text = f"its status has not been read for {shown(silent)}, the limit is {shown(limit)}"
+        yield _reason(Health.UNWATCHED, text, sample.at)
+
+
+def watch_limit(table: ManagedTable) -> float | None:
+    """Return the age of the latest status, in seconds, from which a table counts as unwatched.
+
+    None if its schedule tells no interval: it has none, or a cron expression that only Airflow
+    reads.
+    """
+    try:
+        interval = interval_seconds(table.policy.schedule)
+    except InvalidInputError:
         return None
-    return f"its status has not been read for {shown(silent)}"
+    return None if interval is None else 2 * interval + SCHEDULE_GRACE_SECONDS
+
+
+def _waiting_reasons(
+    table: ManagedTable, errors: Sequence[JobError], waiting: Sequence[DueJob], now: datetime
+) -> Iterator[HealthReason]:
+    """Yield one reason for the jobs that wait for longer than the schedule, and one for others."""
+    if any(error.job == START_JOB for error in errors):
+        return
+    failing = {error.job for error in errors}
+    limit = _start_limit(table)
+    groups: defaultdict[Health, list[DueJob]] = defaultdict(list)
+    for due in waiting:
+        # What fails is tried again after a pause.
+        if due.job not in failing:
+            late = limit is not None and (now - due.since).total_seconds() >= limit
+            groups[Health.NOT_STARTED if late else Health.DUE].append(due)
+    for state, jobs in groups.items():
+        first = min(jobs, key=lambda due: due.since)
+        names = ", ".join(due.job for due in jobs)
+        age = shown(max(0.0, (now - first.since).total_seconds()))
+        verb = "is" if len(jobs) == 1 else "are"
+        text = f"{names} {verb} due ({first.reason}) and not started for {age}"
+        yield _reason(state, _truncated(text), first.since)
+
+
+def _start_limit(table: ManagedTable) -> float | None:
+    """Return the seconds that a due job may wait for its start; None without an interval."""
+    if table.starts_when_due:
+        return SCHEDULE_GRACE_SECONDS
+    try:
+        interval = interval_seconds(table.policy.schedule)
+    except InvalidInputError:
+        return None
+    return None if interval is None else interval + SCHEDULE_GRACE_SECONDS
+
+
+def waiting_jobs(due: Iterable[DueJob], runs: LatestRuns | None) -> list[DueJob]:
+    """Return the due jobs of a table that no run serves, with the time since when that is so.
+
+    A job that ran since it became due waits since the end of that run: the watcher sees that it is
+    not due any more a moment later.
+    """
+    waiting = []
+    for job in due:
+        newest = None if runs is None else runs.newest.get(job.job)
+        if newest is not None and newest.finished_at is None and newest.state is RunState.RUNNING:
+            continue
+        ended = newest.finished_at if newest is not None else None
+        since = job.since if ended is None else max(job.since, ended)
+        waiting.append(replace(job, since=since))
+    return waiting
+
+
+def airflow_problems(
+    report: AirflowReport | None, now: datetime
+) -> Callable[[ManagedTable], list[AirflowProblem]]:
+    """Return a function that gives the problems of a table in the latest report of Airflow.
+
+    A report that is older than :data:`REPORT_LIMIT` says only that its API server is silent, and
+    after :data:`REPORT_FORGOTTEN` nothing: then this Airflow is not used any more.
+    """
+    of_all: list[AirflowProblem] = []
+    by_table: defaultdict[str, list[AirflowProblem]] = defaultdict(list)
+    if report is not None and REPORT_LIMIT <= now - report.at < REPORT_FORGOTTEN:
+        text = (
+            f"no API server of Airflow has reported for {shown((now - report.at).total_seconds())}"
+        )
+        silent = AirflowProblem(
+            state=Health.NO_HEARTBEAT.value, table=None, since=report.at, reason=text
+        )
+        of_all.append(silent)
+    elif report is not None and now - report.at < REPORT_LIMIT:
+        for problem in report.problems:
+            if problem.table is None:
+                of_all.append(problem)
+            else:
+                by_table[problem.table].append(problem)
+
+    def problems_of(table: ManagedTable) -> list[AirflowProblem]:
+        common = [
+            problem
+            for problem in of_all
+            if problem.state != Health.UNWATCHED or table.starts_when_due
+        ]
+        return [*common, *by_table.get(table.name, ())]
+
+    return problems_of
 
 
 def _truncated(text: str) -> str:
-    line = _single_line(text)
+    line = " ".join(text.split())
     return line if len(line) <= _REASON_LENGTH else f"{line[:_REASON_LENGTH]}…"
-
-
-# After so many failed reads, a generation is reported as damaged, not as unreachable.
-POISONED_AFTER: Final = 3
-# A job is reported only once it has failed for this long without a success.
-RETRY_GRACE: Final = timedelta(minutes=1)
-LEASE_LOSS_WINDOW: Final = timedelta(days=1)
-# Topic of lease losses, which happen at one moment: no end is reported.
-LEASE_TOPIC: Final = "lease"
-_FAILURES_READ = 1_000
-# The catalog keeps the error of a run as its type and its message.
-_LEASE_LOST = f"{LeaseLostError.__name__}: "
-
-
-class ConditionKind(StrEnum):
-    """Kinds of conditions."""
-
-    REGION_SKIPPED = "region_skipped"
-    GENERATION_POISONED = "generation_poisoned"
-    BACKLOG_LATE = "backlog_late"
-    BACKLOG_CRITICAL = "backlog_critical"
-    JOB_FAILED = "job_failed"
-    LEASE_LOST = "lease_lost"
-
-    @property
-    def is_critical(self) -> bool:
-        """True if the condition needs a person immediately."""
-        return self in (ConditionKind.GENERATION_POISONED, ConditionKind.BACKLOG_CRITICAL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition(JsonRecord):
-    """A problem of a managed table."""
-
-    kind: ConditionKind
-    """Kind of the problem."""
-    table: str
-    """Name of the managed table."""
-    owner: str
-    """Person or team to ask."""
-    topic: str
-    """``region``, ``backlog``, ``job`` or ``lease``."""
-    subject: str
-    """UUID of the region; empty for the backlog; the job."""
-    mark: str
-    """Distinguishes this occurrence from others of its kind."""
-    since: datetime
-    """When the condition began, in UTC."""
-    text: str
-    """Description, and what to do, in one line."""
-    runbook: str = ""
-    """Path of the runbook in the documentation; empty when the condition has ended."""
-
-    json_properties: ClassVar[tuple[str, ...]] = ("critical",)
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Table, topic and subject."""
-        return self.table, self.topic, self.subject
-
-    @property
-    def critical(self) -> bool:
-        """True if the condition needs a person immediately."""
-        return self.kind.is_critical
-
-
-def conditions(
-    catalog: Catalog, *, tables: Collection[str] | None = None, now: datetime | None = None
-) -> list[Condition]:
-    """Return the conditions of the enabled tables of a ``catalog``, critical ones first.
-
-    ``tables`` restricts them to these tables. ``now`` is aware, by default the present.
-    """
-    now = now or datetime.now(UTC)
-    watched = {
-        table.name: table
-        for table in catalog.list(enabled_only=True)
-        if tables is None or table.name in tables
-    }
-    present = [
-        *_region_conditions(catalog.backoffs.skipped_regions(), watched),
-        *_backlog_conditions(catalog.latest_samples(), watched, now),
-        *_job_conditions(catalog, watched, tables, now),
-        *_lease_conditions(catalog, watched, tables, now),
-    ]
-    return sorted(present, key=lambda item: (not item.kind.is_critical, item.key))
-
-
-def _region_conditions(
-    skipped_regions: Iterable[SkippedRegionRecord], watched: Mapping[str, ManagedTable]
-) -> Iterator[Condition]:
-    for record in skipped_regions:
-        table = watched.get(record.table)
-        if table is None:
-            continue
-        poisoned = record.attempts >= POISONED_AFTER
-        kind = ConditionKind.GENERATION_POISONED if poisoned else ConditionKind.REGION_SKIPPED
-        yield Condition(
-            kind=kind,
-            table=table.name,
-            owner=table.owner,
-            topic="region",
-            subject=record.region_id,
-            mark=f"{kind} {record.generation}",
-            since=record.since,
-            text=_single_line(
-                f"region {record.region_id} waits at generation {record.generation}, which could "
-                f"not be read in {record.attempts} tries: {record.reason}"
-            ),
-            runbook=f"{RUNBOOKS}/MemwalRegionSkipped.md",
-        )
-
-
-def _backlog_conditions(
-    samples: Iterable[BacklogSample], watched: Mapping[str, ManagedTable], now: datetime
-) -> Iterator[Condition]:
-    for sample in samples:
-        table = watched.get(sample.table)
-        age = backlog_age(sample, now)
-        if table is None or age is None or age < table.policy.late_seconds:
-            continue
-        policy = table.policy
-        critical = age >= policy.critical_seconds
-        kind = ConditionKind.BACKLOG_CRITICAL if critical else ConditionKind.BACKLOG_LATE
-        limit = policy.critical_seconds if critical else policy.late_seconds
-        yield Condition(
-            kind=kind,
-            table=table.name,
-            owner=table.owner,
-            topic="backlog",
-            subject="",
-            mark=kind.value,
-            since=now - timedelta(seconds=age),
-            text=(
-                f"the oldest of {sample.generations} unmerged generations is {shown(age)} old; "
-                f"the limit is {shown(limit)}"
-            ),
-            runbook=f"{RUNBOOKS}/MemwalBacklog{'Critical' if critical else 'Late'}.md",
-        )
-
-
-def _job_conditions(
-    catalog: Catalog,
-    watched: Mapping[str, ManagedTable],
-    tables: Collection[str] | None,
-    now: datetime,
-) -> Iterator[Condition]:
-    only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
-    runs = catalog.latest_runs(table=only)
-    failed_jobs: defaultdict[str, list[FailedJob]] = defaultdict(list)
-    for failed in catalog.backoffs.failed_jobs():
-        failed_jobs[failed.table].append(failed)
-    for table in watched.values():
-        for error in job_errors(table, runs.get(table.name), failed_jobs[table.name]):
-            # A run may be retried at once; what is recorded as failed is not.
-            if error.run_id is None or error.attempts or error.since + RETRY_GRACE <= now:
-                yield _job_failed(table, error)
-
-
-def _job_failed(table: ManagedTable, error: JobError) -> Condition:
-    if error.run_id is not None:
-        what = f"the last run of {error.job} ({error.run_id}) failed"
-    else:
-        what = f"{error.job} failed" + (f" {error.attempts} times" if error.attempts else "")
-    return Condition(
-        kind=ConditionKind.JOB_FAILED,
-        table=table.name,
-        owner=table.owner,
-        topic="job",
-        subject=error.job,
-        # One mark for all tries, so that a channel is notified once.
-        mark=ConditionKind.JOB_FAILED.value,
-        since=error.since,
-        text=_single_line(f"{what}: {error.reason}; what to do: {error.action}"),
-        runbook=error.runbook,
-    )
-
-
-def _lease_conditions(
-    catalog: Catalog,
-    watched: Mapping[str, ManagedTable],
-    tables: Collection[str] | None,
-    now: datetime,
-) -> Iterator[Condition]:
-    newest: dict[tuple[str, str], JobRun] = {}
-    only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
-    for run in catalog.runs(
-        table=only, state=RunState.FAILED, since=now - LEASE_LOSS_WINDOW, limit=_FAILURES_READ
-    ):
-        if run.table in watched and (run.error or "").startswith(_LEASE_LOST):
-            newest.setdefault((run.table, run.job), run)
-    for run in newest.values():
-        yield Condition(
-            kind=ConditionKind.LEASE_LOST,
-            table=run.table,
-            owner=watched[run.table].owner,
-            topic=LEASE_TOPIC,
-            subject=run.job,
-            mark=str(run.run_id),
-            since=run.finished_at or run.started_at,
-            text=_single_line(f"run {run.run_id} of {run.job} lost its lease: {run.error}"),
-            runbook=f"{RUNBOOKS}/stuck-lease.md",
-        )
-
-
-def _single_line(text: str) -> str:
-    return " ".join(text.split())

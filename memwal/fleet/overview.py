@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 from memwal.boundary.public import public
 from memwal.catalog.failures import JobError, job_errors
 from memwal.catalog.records import BacklogSample, ManagedTable, TableState
-from memwal.fleet.health import Health, backlog_age, health
+from memwal.fleet.health import (
+    Health,
+    HealthReason,
+    airflow_problems,
+    backlog_age,
+    health_reasons,
+    waiting_jobs,
+)
 from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due
 from memwal.jobs.job import JobRun
@@ -27,11 +34,12 @@ if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
     from memwal.catalog.history import MergedRowCount
+    from memwal.catalog.records import DueJob
 
 # Time window of the current rates.
 WINDOW = timedelta(minutes=15)
 
-Record = TypeVar("Record", "MergedRowCount", "FailedJob", "SkippedRegionRecord")
+Record = TypeVar("Record", "MergedRowCount", "FailedJob", "SkippedRegionRecord", "DueJob")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +117,8 @@ class TableOverview:
 
     managed: ManagedTable
     """The managed table."""
-    health: Health
-    """Its worst state."""
-    reasons: tuple[str, ...]
-    """All reasons for the health, the worst first."""
+    reasons: tuple[HealthReason, ...]
+    """All states that it is in, the worst first; none if all is well."""
     backlog: BacklogSample | None
     """Latest sample; None if none was taken yet."""
     oldest_seconds: float | None
@@ -132,6 +138,16 @@ class TableOverview:
     errors: tuple[JobError, ...]
     """Failures that last, newest first: of the failed jobs, of jobs whose last run failed, of the
     skipped regions, and of the policy if it cannot be read."""
+
+    @property
+    def health(self) -> Health:
+        """Its worst state."""
+        return self.reasons[0].health if self.reasons else Health.OK
+
+    @property
+    def states(self) -> frozenset[Health]:
+        """All states that hold."""
+        return frozenset(reason.health for reason in self.reasons) or frozenset({Health.OK})
 
     @property
     def table(self) -> str:
@@ -157,7 +173,7 @@ class TableOverview:
             "enabled": self.enabled,
             "tags": list(self.managed.policy.tags),
             "health": self.health.value,
-            "reasons": list(self.reasons),
+            "reasons": plain_value(self.reasons),
             "backlog": plain_value(self.backlog),
             "oldest_seconds": self.oldest_seconds,
             "rows_in_per_second": self.rates.rows_in,
@@ -188,6 +204,8 @@ def overview(
     merges = _group_by_table(catalog.merges(since, table=table))
     runs = catalog.latest_runs(table=table)
     failed_jobs = _group_by_table(catalog.backoffs.failed_jobs())
+    due = _group_by_table(catalog.reports.due_jobs(table))
+    problems_of = airflow_problems(catalog.reports.airflow(), now)
     skipped_regions = _group_by_table(catalog.backoffs.skipped_regions(table))
     overviews = []
     for managed in tables:
@@ -196,17 +214,17 @@ def overview(
         of_table = runs.get(name)
         succeeded = of_table.succeeded.values() if of_table else ()
         errors = job_errors(managed, of_table, failed_jobs[name], skipped_regions[name])
-        state, reasons = health(
-            managed.policy,
+        reasons = health_reasons(
+            managed,
             sample,
             now=now,
-            enabled=managed.enabled,
             errors=errors,
+            waiting=waiting_jobs(due[name], of_table),
+            problems=problems_of(managed),
         )
         overviews.append(
             TableOverview(
                 managed=managed,
-                health=state,
                 reasons=reasons,
                 backlog=sample,
                 oldest_seconds=backlog_age(sample, now),

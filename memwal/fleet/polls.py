@@ -184,6 +184,7 @@ class _TablePoll:
     polled_at: datetime | None = None
     task: asyncio.Task[None] | None = None
     is_due: bool = False  # whether a job was due at the last poll
+    reported: frozenset[str] | None = None  # due jobs as the catalog has them; None if not known
     has_sample: bool = True  # whether the status that was read last is in the catalog
     next_sample: float = -math.inf
 
@@ -427,13 +428,17 @@ class TablePolls:
     ) -> Survey:
         work = self.work.get(table.name)
         reading = watch.poll(self._catalog, table, storage_options=options, work=work)
-        poll.is_due = any(due.reason is not None for due in reading.survey.due.values())
+        due = {job: due.reason for job, due in reading.survey.due.items() if due.reason}
+        poll.is_due = bool(due)
         if reading.is_fresh:
             poll.has_sample = False
         now = time.monotonic()
         if not poll.has_sample and now >= poll.next_sample:
             self._catalog.record_backlog(table.name, reading.survey.status)
             poll.has_sample, poll.next_sample = True, now + SAMPLE_SECONDS
+        if poll.reported != frozenset(due):
+            self._catalog.reports.record_due(table.name, due)
+            poll.reported = frozenset(due)
         return reading.survey
 
 

@@ -59,7 +59,7 @@ def seat_checks(catalog: Catalog, session: Session) -> Iterator[StoreCheck]:
         "" if state is CheckState.OK else f"start {watchers - len(alive)} more: airflow triggerer",
     )
     yield _seats(session, seats=len(alive) * capacity, watchers=watchers, sensors=sensors)
-    yield _watchers(session, alive, watchers=watchers)
+    yield _watchers(session, watchers=watchers)
 
 
 def _seats(session: Session, *, seats: int, watchers: int, sensors: int) -> StoreCheck:
@@ -78,22 +78,17 @@ def _seats(session: Session, *, seats: int, watchers: int, sensors: int) -> Stor
     return StoreCheck("seats", CheckState.OK, text)
 
 
-def _watchers(session: Session, alive: list[int], *, watchers: int) -> StoreCheck:
+def _watchers(session: Session, *, watchers: int) -> StoreCheck:
     """Check that every shard of the tables is watched, and that the due DAG starts runs."""
-    path, _ = TablesDueTrigger().serialize()
-    running = session.scalar(
-        select(func.count(Trigger.id)).where(
-            Trigger.classpath == path, Trigger.triggerer_id.in_(alive)
-        )
-    )
+    watched = len(watched_shards(session, shards=watchers))
     starts = DagModel.dag_id.in_([DUE_DAG_ID, DRAIN_DAG_ID])
     paused = session.scalar(
         select(DagModel.dag_id).where(starts, DagModel.is_paused, ~DagModel.is_stale)
     )
-    text = f"{running or 0} of {watchers} shards of the tables are watched"
+    text = f"{watched} of {watchers} shards of the tables are watched"
     if paused:
         return StoreCheck("watchers", CheckState.ERROR, f"{paused} is paused; {text}", "unpause it")
-    if (running or 0) < watchers:
+    if watched < watchers:
         return StoreCheck(
             "watchers",
             CheckState.ERROR,
@@ -101,6 +96,18 @@ def _watchers(session: Session, alive: list[int], *, watchers: int) -> StoreChec
             f"see whether Airflow has {DUE_DAG_ID} or {DRAIN_DAG_ID}, and a seat for each",
         )
     return StoreCheck("watchers", CheckState.OK, text)
+
+
+def watched_shards(session: Session, *, shards: int) -> set[int]:
+    """Return the shards of the tables that a trigger in a living triggerer watches."""
+    path, _ = TablesDueTrigger().serialize()
+    triggers = session.execute(
+        select(Trigger, Job)
+        .join(Job, Job.id == Trigger.triggerer_id)
+        .where(Trigger.classpath == path)
+    )
+    watched = [trigger.kwargs for trigger, job in triggers if job.is_alive()]
+    return {kwargs["shard"] for kwargs in watched if kwargs["shards"] == shards}
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def test_skipped_regions_are_one_failure_with_the_reason_of_the_first(a: Catalog
     waiting = [record.next_try_at for record in a.backoffs.skipped_regions("a")]
     assert error.next_try_at == min(waiting)
     assert re.search("2.*b.*2.*a file", error.reason)
-    assert error.reason in found.reasons
+    assert error.reason in [reason.text for reason in found.reasons]
     assert error.runbook.endswith("MemwalRegionSkipped.md#what-to-do")
     a.backoffs.clear_regions("a", ["a", "b"])
     assert errors(a) == {}

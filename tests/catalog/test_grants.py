@@ -97,6 +97,8 @@ def read(catalog: Catalog) -> None:
     catalog.last_runs("flights")
     catalog.backoffs.skipped_regions()
     catalog.backoffs.failed_jobs()
+    catalog.reports.due_jobs()
+    catalog.reports.airflow()
     catalog.leases.list()
 
 
@@ -106,6 +108,7 @@ def write_rows(catalog: Catalog) -> None:
         with catalog.record_run("flights", "merge") as run:
             run.finish(JobResult(job="merge", table="/data/flights.lance", version=1))
     catalog.record_backlog("flights", STATUS)
+    catalog.reports.record_due("flights", {"merge": "5 generations"})
     catalog.backoffs.record_failure("flights", "gc", "no")
     catalog.backoffs.clear_failure("flights", "gc")
     catalog.backoffs.skip_regions(
@@ -116,6 +119,11 @@ def write_rows(catalog: Catalog) -> None:
 
 def retry(catalog: Catalog) -> None:
     catalog.backoffs.retry_regions("flights", [REGION])
+
+
+def report(catalog: Catalog) -> None:
+    for _ in range(2):
+        catalog.reports.record_airflow([])
 
 
 def redirect(catalog: Catalog) -> None:
@@ -141,6 +149,7 @@ def forge_run(catalog: Catalog) -> None:
 ACTS: dict[Callable[[Catalog], None], set[str]] = {
     read: {"reader", "page", "runner", "registrar"},
     retry: {"page", "runner", "registrar"},
+    report: {"page"},
     write_rows: {"runner", "registrar"},
     forge_run: {"runner", "registrar"},
     hold_up: {"runner", "registrar"},

@@ -87,7 +87,6 @@ def of_policy(**values: int) -> dict[str, str]:
     found = {
         "late_seconds": HOUR,
         "critical_seconds": 12 * HOUR,
-        "interval_seconds": 60,
         "catchup_interval_seconds": 900,
         "collection_interval_seconds": HOUR,
         "enabled": 1,
@@ -119,6 +118,7 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
             **of_policy(),
             **table("memwal_table_backlog_age_seconds", "300x100"),
             **table("memwal_table_status_age_seconds", "50x100"),
+            'memwal_table_health{memwal_table="t",memwal_health="run_failed"}': "0x100",
             **table("memwal_table_catchup_age_seconds", "600x100"),
             **table("memwal_table_reclaimable_size_bytes", "1000x100"),
             **table("memwal_region_claims_most", "1x100"),
@@ -159,17 +159,24 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "5m",
         set(),
     ),
-    "nobody reads the status": (
-        {**of_policy(), **table("memwal_table_status_age_seconds", "781x100")},
-        "6m",
-        {"MemwalStatusStale"},
-    ),
-    "looks are daily": (
-        {
-            **of_policy(interval_seconds=DAY),
-            **table("memwal_table_status_age_seconds", f"{2 * DAY}x100"),
-        },
-        "6m",
+    **{
+        state: (
+            {f'memwal_table_health{{memwal_table="t",memwal_health="{state}"}}': "1x100"},
+            "6m",
+            {alert},
+        )
+        for state, alert in (
+            ("no_heartbeat", "MemwalNoHeartbeat"),
+            ("unwatched", "MemwalUnwatched"),
+            ("not_started", "MemwalNotStarted"),
+            ("run_queued", "MemwalRunQueued"),
+            ("run_failed", "MemwalRunFailed"),
+            ("sensor_timeout", "MemwalSensorTimeout"),
+        )
+    },
+    "it is only due": (
+        {'memwal_table_health{memwal_table="t",memwal_health="due"}': "1x100"},
+        "60m",
         set(),
     ),
     "an index is behind": (

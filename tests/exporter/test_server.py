@@ -274,7 +274,7 @@ class TestCost:
             return len(statements)
 
         scrape()
-        assert fill(2) == fill(9) < 24
+        assert fill(2) == fill(9) < 28
 
     def test_an_answer_is_repeated_for_a_while(self, catalog: Catalog, scrape: Any) -> None:
         cached = replace(scrape, cache_seconds=3600.0)

@@ -12,8 +12,10 @@ from support.data.statuses import region, region_id
 
 import memwal
 from memwal.catalog import Catalog
+from memwal.catalog.records import AirflowProblem
 from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Fleet, overview
+from memwal.fleet.conditions import conditions
 from memwal.fleet.overview import table_detail, table_history
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import TableStatus
@@ -72,7 +74,7 @@ def test_as_many_queries_for_many_tables_as_for_none(catalog: Catalog) -> None:
 def test_a_table_that_nobody_has_looked_at(catalog: Catalog) -> None:
     catalog.register("a", uri="/data/a.lance")
     (found,) = overview(catalog)
-    assert (found.health.value, found.backlog, found.rates.rows_in) == ("unknown", None, None)
+    assert (found.health.value, found.backlog, found.rates.rows_in) == ("unwatched", None, None)
     detail = table_detail(catalog, "a")
     assert (detail.state, detail.due, detail.skipped_regions, detail.checked) == (
         None,
@@ -111,6 +113,51 @@ def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
     assert found.rates.rows_merged == pytest.approx(0.1)
     assert list(found.last_runs) == ["merge"]
     assert found.to_dict()["health"] == "ok"
+
+
+def test_a_due_job_waits_until_a_run_begins(catalog: Catalog) -> None:
+    catalog.register("a", uri="/data/a.lance")
+    catalog.record_backlog("a", status())
+    catalog.reports.record_due("a", {"merge": "5 pending generations (limit 4)"})
+
+    def states(now: datetime | None = None) -> list[str]:
+        (found,) = overview(catalog, now=now)
+        return [reason.health.value for reason in found.reasons]
+
+    assert states() == ["due"]
+    assert states(later(minutes=11)) == ["not_started"]
+    with catalog.record_run("a", "merge") as run:
+        assert states() == []
+        run.finish(JobResult(job="merge", table="/a", version=1))
+    # It is due still, or the watcher has not looked again: it waits since the end of the run.
+    assert states() == ["due"]
+    (found,) = overview(catalog)
+    ended = catalog.latest_runs()["a"].ended["merge"].finished_at
+    assert found.reasons[0].since == ended
+    catalog.reports.record_due("a", {})
+    assert states() == []
+
+
+def test_the_report_of_airflow_is_in_every_table(catalog: Catalog) -> None:
+    for name in ("a", "b"):
+        catalog.register(name, uri=f"/data/{name}.lance")
+        catalog.record_backlog(name, status())
+    since = later(minutes=-5)
+    down = AirflowProblem(state="no_heartbeat", table=None, since=since, reason="no scheduler")
+    failed = AirflowProblem(state="run_failed", table="b", since=since, reason="the run r failed")
+    catalog.reports.record_airflow([down, failed])
+    found = {one.table: one for one in overview(catalog)}
+    assert {name: one.health.value for name, one in found.items()} == {
+        "a": "no_heartbeat",
+        "b": "run_failed",
+    }
+    told = conditions(catalog)
+    assert [(one.table, one.kind.value) for one in told] == [
+        ("a", "no_heartbeat"),
+        ("b", "no_heartbeat"),
+        ("b", "run_failed"),
+    ]
+    assert {one.since for one in told} == {since}
 
 
 def test_what_is_due_by_now(catalog: Catalog) -> None:

@@ -433,3 +433,21 @@ def test_a_catalog_that_does_not_answer_is_asked_again(
         await loop.until(lambda: len(loop.results) > before + 1)
 
     run(catalog, work)
+
+
+def test_due_jobs_are_reported_when_they_change(catalog: Catalog, managed: Managed) -> None:
+    table = managed("flights", policy=replace(IDLE, merge_at_generations=1))
+    reported = catalog.reports.due_jobs
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: "merge" in [due.job for due in reported()])
+        table.merge()
+        await loop.until(lambda: "merge" not in [due.job for due in reported()])
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 10))
+            writer.flush()
+        await loop.until(lambda: "merge" in [due.job for due in reported()])
+
+    # What an earlier watcher reported is over.
+    catalog.reports.record_due("flights", {"gc": "an hour"})
+    run(catalog, work)

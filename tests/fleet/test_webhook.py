@@ -13,7 +13,7 @@ from support.oracles.secrecy import Secrecy
 
 from memwal.errors import InvalidInputError
 from memwal.fleet.alerts import DeliveryError, Event, Webhook, deliver, slack_body
-from memwal.fleet.health import ConditionKind
+from memwal.fleet.conditions import ConditionKind
 
 
 def event(

@@ -19,6 +19,7 @@ from memwal_airflow.fleet_dag import (
 )
 
 from memwal.catalog import Catalog, Policy, read_snapshot
+from memwal.catalog.records import START_JOB
 from memwal.jobs.job import JobResult
 
 
@@ -88,7 +89,7 @@ def test_a_table_that_is_announced_in_vain_is_noticed(catalog: Catalog) -> None:
     catalog.register("off", uri="/off", enabled=False)
     assert unstarted_tables(catalog) == []
     for name in ("due", "hourly", "off"):
-        catalog.backoffs.record_failure(name, "start", "no run")
+        catalog.backoffs.record_failure(name, START_JOB, "no run")
         catalog.backoffs.record_failure(name, "merge", "no space")
     assert [table.name for table in unstarted_tables(catalog)] == ["due"]
 

@@ -35,7 +35,7 @@ def triggerer(session: Any, *, silent: float = 0.0) -> int:
     from airflow.jobs.job import Job
 
     job = Job()
-    job.job_type = "TriggererJob"
+    job.job_type, job.state = "TriggererJob", "running"
     job.latest_heartbeat = datetime.now(UTC) - timedelta(seconds=silent)
     session.add(job)
     session.flush()

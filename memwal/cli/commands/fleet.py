@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.records import ManagedTable
     from memwal.fleet import Fleet, Outcome, TableOverview
-    from memwal.fleet.health import Condition
+    from memwal.fleet.conditions import Condition
 
 app = CommandGroup()
 metrics_app = CommandGroup()
@@ -167,6 +167,12 @@ def _print_overviews(tables: Sequence[TableOverview]) -> None:
                 f"{' '.join(error.reason.split())}"
             )
             print_line(f"  what to do: {error.action}; {error.runbook}")
+        told = {error.summary for error in table.errors}
+        for reason in table.reasons:
+            if reason.runbook and reason.text not in told:
+                since = "" if reason.since is None else f" since {timestamp(reason.since)} UTC"
+                print_line(f"{table.table}: {reason.health}{since}: {reason.text}")
+                print_line(f"  what to do: {reason.runbook}")
 
 
 @app.command()
@@ -190,7 +196,7 @@ def events(
 ) -> Output:
     """Show the problems of the tables, or send the new ones to a webhook."""
     from memwal.fleet.alerts import Webhook, notify_channel
-    from memwal.fleet.health import conditions
+    from memwal.fleet.conditions import conditions
 
     webhook = None if webhook_file is None else Webhook.from_file(webhook_file)
     pause = duration(pause_seconds, "--pause-seconds")

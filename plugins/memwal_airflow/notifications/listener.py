@@ -21,9 +21,10 @@ _TIMEOUT_SECONDS = 5.0
 _PACKAGE = __name__.partition(".")[0]
 _FACTORY = "dag_factory.py"
 
-# The end of a sensor's window is no failure to read the table; a trigger records its own; the
-# regions that a merge skips are recorded with its run.
-_NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError", "RegionsSkipped")
+# The end of a sensor's window, which is no failure to read the table.
+_WINDOW_OVER = "AirflowSensorTimeout"
+# A trigger records its own; the regions that a merge skips are recorded with its run.
+_NO_NEWS = ("TaskDeferralError", "RegionsSkipped")
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +52,17 @@ def on_task_instance_failed(previous_state: object, task_instance: Any, error: o
         table = dag_id.removeprefix(DAG_PREFIX)
     else:
         return
+    from memwal.catalog.records import SENSOR_JOB
     from memwal_airflow.notifications.events import notify_events
     from memwal_airflow.notifications.failures import failure_reason, record_failure
 
-    no_news = type(error).__name__ in _NO_NEWS
-    if subject is not None and task_instance.state != "up_for_retry" and not no_news:
+    kind = type(error).__name__
+    if subject is None or task_instance.state == "up_for_retry":
+        pass
+    elif kind == _WINDOW_OVER:
+        text = f"the task {task_instance.task_id} of {dag_id} waited in vain"
+        record_failure(table, SENSOR_JOB, text)
+    elif kind not in _NO_NEWS:
         known = error if isinstance(error, BaseException | str) else None
         reason = f"{failure_reason(known)} (task {task_instance.task_id} of {dag_id})"
         record_failure(table, subject[1], reason)
@@ -67,15 +74,16 @@ def on_task_instance_failed(previous_state: object, task_instance: Any, error: o
 
 @hookimpl
 def on_task_instance_success(previous_state: object, task_instance: Any) -> None:
-    """Clear the failures that the success ends: to build the DAG, and to read the status."""
+    """Clear the failures that the success ends: of the DAG, of the status, and of sensors."""
     subject = _subject(task_instance)
     if subject is None:
         return
-    from memwal.catalog.records import DAG_JOB, STATUS_JOB
+    from memwal.catalog.records import DAG_JOB, SENSOR_JOB, STATUS_JOB
     from memwal_airflow.notifications.failures import clear_failures
 
     table, job = subject
-    clear_failures(table, (DAG_JOB, STATUS_JOB) if job == STATUS_JOB else (DAG_JOB,))
+    sensor = (STATUS_JOB, SENSOR_JOB) if job == STATUS_JOB else ()
+    clear_failures(table, (DAG_JOB, *sensor))
 
 
 @hookimpl

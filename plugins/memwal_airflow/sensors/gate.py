@@ -9,9 +9,11 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import StartTriggerArgs
 
+from memwal.catalog.records import SENSOR_JOB
 from memwal.errors import MemWalError
 from memwal.util.records import JsonObject
 from memwal_airflow.links import TablePageLink
+from memwal_airflow.notifications.failures import record_failure
 from memwal_airflow.skips import TaskSkipped
 from memwal_airflow.triggers.gate import RUN_PARAMS, Gate
 from memwal_airflow.triggers.readings import TableSource, read_table_status
@@ -97,4 +99,8 @@ class TableGateSensor(BaseSensorOperator):
     ) -> JsonObject:
         """Evaluate the gate in a worker, after no triggerer answered or the trigger failed."""
         self.log.warning("The triggerer did not end this task: evaluating the gate here.")
-        return self.execute(context)
+        try:
+            return self.execute(context)
+        finally:
+            reason = f"no triggerer answered the task {self.task_id} of {self.dag_id} in time"
+            record_failure(self.table, SENSOR_JOB, reason)

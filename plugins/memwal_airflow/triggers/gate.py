@@ -25,6 +25,7 @@ from airflow.triggers.base import (
     TaskSuccessEvent,
 )
 
+from memwal.catalog.records import SENSOR_JOB
 from memwal.errors import MemWalError
 from memwal.jobs.due import due, region_limits
 from memwal.jobs.status import TableStatus
@@ -154,7 +155,8 @@ class Gate:
             return
         try:
             with closing(memwal.catalog.Catalog()) as catalog:
-                catalog.backoffs.clear_failure(self.table, LATE)
+                for job in (LATE, SENSOR_JOB):
+                    catalog.backoffs.clear_failure(self.table, job)
                 catalog.record_backlog(self.table, status)
         except MemWalError as error:
             logger.warning("The backlog of %s was not recorded: %s", self.table, error)

@@ -16,10 +16,10 @@ from airflow.triggers.base import (
     TaskSuccessEvent,
 )
 
-from memwal.catalog.records import STATUS_JOB
+from memwal.catalog.records import SENSOR_JOB, STATUS_JOB
 from memwal.errors import MemWalError
 from memwal.util.records import JsonObject
-from memwal_airflow.notifications.failures import failure_reason, record_failure
+from memwal_airflow.notifications.failures import clear_failures, failure_reason, record_failure
 from memwal_airflow.triggers.conditions import new_condition
 from memwal_airflow.triggers.readings import TableSource, shared_readings
 
@@ -111,13 +111,19 @@ class TableTrigger(BaseTrigger):
                     continue
                 failures = 0
                 result = self.condition.check(reading)
+                table = self.source.table
                 if result.met:
                     self.log.info("%s: %s.", self.source, result.message)
+                    if table is not None:
+                        await asyncio.to_thread(clear_failures, table, (SENSOR_JOB,))
                     yield TaskSuccessEvent(xcoms={"return_value": result.value})
                     return
                 if time.time() >= self.window_ends_at:
                     reason = f"{self.source}: {result.message}."
                     self.log.info("%s The window is over.", reason)
                     event_type = TaskSkippedEvent if self.soft_fail else TaskFailedEvent
+                    if table is not None and not self.soft_fail:
+                        text = f"a sensor waited in vain: {result.message}"
+                        await asyncio.to_thread(record_failure, table, SENSOR_JOB, text)
                     yield event_type(xcoms={"reason": reason})
                     return

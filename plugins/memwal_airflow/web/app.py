@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from airflow.api_fastapi.core_api.security import get_user
@@ -18,6 +19,8 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal_airflow.web import actions, page, views
+from memwal_airflow.web.access import get_catalog
+from memwal_airflow.web.report import reporting
 
 HEADERS = {
     # Scripts and styles are files of ours, and only Airflow's own page may show us in a frame.
@@ -43,6 +46,7 @@ def create_app() -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        lifespan=_lifespan,
         dependencies=[Depends(get_user)],
     )
     app.include_router(views.router, prefix="/api")
@@ -55,6 +59,13 @@ def create_app() -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_error_response)
     app.add_exception_handler(Exception, _unexpected_error_response)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """Report the state of Airflow while the API server runs, which enters this with its own."""
+    async with reporting(get_catalog):
+        yield
 
 
 async def _add_headers(

@@ -64,6 +64,13 @@ def fleet_row(overview: TableOverview, *, combined: bool) -> JsonObject:
             {**error.to_dict(), "runbook_link": runbook_link(error.runbook)}
             for error in overview.errors
         ],
+        "reasons": [
+            {
+                **reason.to_dict(),
+                "runbook_link": runbook_link(reason.runbook) if reason.runbook else None,
+            }
+            for reason in overview.reasons
+        ],
     }
 
 

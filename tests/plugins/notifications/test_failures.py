@@ -24,6 +24,7 @@ from memwal_airflow.triggers import table as table_triggers
 from memwal_airflow.triggers.readings import SharedReadings
 
 from memwal.catalog import Catalog
+from memwal.catalog.records import SENSOR_JOB
 from memwal.errors import InvalidInputError, StoreAccessError
 
 
@@ -77,9 +78,12 @@ def test_tasks_of_no_managed_table_are_not(flights: Catalog, task: Any) -> None:
     assert recorded(flights) == {}
 
 
-def test_the_end_of_the_window_of_a_sensor_is_no_failure(flights: Catalog) -> None:
-    for error in (AirflowSensorTimeout("over"), TaskDeferralError("Trigger failure")):
-        listener.on_task_instance_failed(None, task_of(SENSOR), error)
+def test_the_end_of_the_window_of_a_sensor_is_a_state_of_its_own(flights: Catalog) -> None:
+    listener.on_task_instance_failed(None, task_of(SENSOR), TaskDeferralError("Trigger failure"))
+    assert recorded(flights) == {}
+    listener.on_task_instance_failed(None, task_of(SENSOR), AirflowSensorTimeout("over"))
+    assert list(recorded(flights)) == [("flights", SENSOR_JOB)]
+    listener.on_task_instance_success(None, task_of(SENSOR))
     assert recorded(flights) == {}
 
 

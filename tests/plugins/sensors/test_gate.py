@@ -10,6 +10,7 @@ from memwal_airflow.triggers.gate import start_arguments
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
+from memwal.catalog.records import SENSOR_JOB
 
 TASKS = {"merge": "merge", "compact": "compact"}
 ARGUMENTS = start_arguments("flights", TASKS, wait=0)
@@ -29,13 +30,17 @@ def sensor(**options: Any) -> TableGateSensor:
 
 
 def test_a_worker_evaluates_the_gate_if_no_triggerer_does(
-    flights: Any, context: dict[str, Any]
+    flights: Any, catalog: Catalog, context: dict[str, Any]
 ) -> None:
     """Airflow resumes the task so after the timeout of the trigger, and after its failure."""
     failed = {"error": "Trigger timeout"}
     value: Any = sensor().resume_execution("__fail__", failed, context)  # type: ignore[arg-type]
     assert set(value["jobs"]) == {"merge"}
     assert context["ti"].pushed[XCOM_SKIPMIXIN_KEY] == {"followed": ["merge", "compact"]}
+    assert [failed.job for failed in catalog.backoffs.failed_jobs()] == [SENSOR_JOB]
+    # The next gate that is answered ends it.
+    sensor().execute(context)  # type: ignore[arg-type]
+    assert catalog.backoffs.failed_jobs() == []
 
 
 def test_nothing_due_skips_all_tasks(flights: Any, context: dict[str, Any]) -> None:

@@ -540,9 +540,9 @@ def test_tables_that_no_run_starts_are_recorded_until_one_does(
         await polls.until(lambda found: set(found) == {"flights", "ships"})
         for _ in range(3):
             await polls.tables.record_unstarted({"flights", "ships"})
-        assert recorded() == [("flights", "start", 1), ("ships", "start", 1)]
+        assert recorded() == [("flights", "not_started", 1), ("ships", "not_started", 1)]
         await polls.tables.record_unstarted({"ships"})
-        assert recorded() == [("ships", "start", 1)]
+        assert recorded() == [("ships", "not_started", 1)]
 
     async def follow_anew(polls: Polls) -> None:
         """As the trigger of another triggerer."""

@@ -102,6 +102,30 @@ def test_the_end_of_the_window_ends_the_task_and_says_why(
     assert backlog.uri in xcoms["reason"]
 
 
+def test_a_window_that_ends_in_vain_is_a_state_of_the_table(backlog: Any, catalog: Any) -> None:
+    catalog.register("t", uri=backlog.uri)
+    given = {
+        "condition": "BacklogDue",
+        "table": "t",
+        "poke_seconds": POKE,
+        "window_ends_at": time.time(),
+        "region_ids": [backlog.cold],
+        "policy": {"merge_at_generations": 4},
+    }
+    recorded = [
+        (run(TableTrigger(soft_fail=soft_fail, **given))[0], catalog.backoffs.failed_jobs())
+        for soft_fail in (True, False)
+    ]
+    assert [(state, [one.job for one in failed]) for state, failed in recorded] == [
+        ("skipped", []),
+        ("failed", ["sensor_timeout"]),
+    ]
+    assert run(TableTrigger(soft_fail=True, **{**given, "region_ids": [backlog.hot]}))[0] == (
+        "success"
+    )
+    assert catalog.backoffs.failed_jobs() == []
+
+
 def test_a_window_that_is_over_still_gets_one_look(backlog: Any) -> None:
     assert run(trigger(backlog, backlog.hot, seconds=-100))[0] == "success"
 

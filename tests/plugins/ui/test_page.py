@@ -250,10 +250,25 @@ def test_what_is_not_there(tab: Callable[..., Any], server: PageServer) -> None:
 
 def test_nobody_has_looked_yet(tab: Callable[..., Any], server: PageServer) -> None:
     opened = tab()
-    name = next(row["table"] for row in server.answers.rows if row["health"] == "unknown")
+    name = next(row["table"] for row in server.answers.rows if row["health"] == "unwatched")
     opened.page.goto(f"{server.page}#/tables/{name}")
     expect(opened.page.locator("main")).to_contain_text("The status of this table was not read yet")
     assert opened.complaints == []
+
+
+def test_a_table_tells_each_of_its_states(tab: Callable[..., Any], server: PageServer) -> None:
+    opened = tab()
+    page = opened.page
+    page.goto(server.page)
+    row = next(row for row in server.answers.rows if row["health"] == "run_failed")
+    count = sum(one["health"] == "run_failed" for one in server.answers.rows)
+    page.get_by_role("button", name=f"Run failed {count}").click()
+    expect(page.locator(".fleet tbody tr")).to_have_count(count)
+    page.goto(f"{server.page}#/tables/{row['table']}")
+    told = page.locator(".reasons li")
+    expect(told).to_contain_text([row["reasons"][0]["text"]])
+    expect(told.locator("code")).to_have_text("docs/runbooks/MemwalRunFailed.md")
+    assert opened.violations() == []
 
 
 def test_keeps_what_it_has_when_the_api_fails(tab: Callable[..., Any], server: PageServer) -> None:

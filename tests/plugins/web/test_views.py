@@ -66,7 +66,6 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "tags": ["air"],
         "dag_id": "memwal__flights",
         "health": "failing",
-        "reasons": ["gc fails: StoreAccessError: no"],
         "late_seconds": 60.0,
         "critical_seconds": 43_200.0,
         "rows_in_per_second": None,
@@ -79,6 +78,9 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "skipped_regions": 0,
     }
     assert {key: found[key] for key in expected} == expected
+    (reason,) = found["reasons"]
+    assert (reason["health"], reason["text"]) == ("failing", "gc fails: StoreAccessError: no")
+    assert reason["runbook"].startswith("docs/runbooks/MemwalJobFailing.md")
     assert (off["health"], off["backlog"], off["sampled_at"]) == ("off", None, None)
 
 

@@ -19,6 +19,7 @@ WIDE_REGIONS = 10_000
 NAMES = ("flights", "orders", "clicks", "sessions", "embeddings", "payments", "devices", "reviews")
 PLACES = ("eu", "us", "apac", "lab", "mobile", "web", "edge")
 OWNERS = ("data-platform", "search", "payments", "ml-infra")
+AIRFLOW_STATES = ("run_failed", "no_heartbeat", "not_started", "run_queued", "sensor_timeout")
 ERROR = "ObjectStoreError: PUT s3://lake/orders.lance/_versions/71.manifest: 503 SlowDown"
 
 
@@ -66,7 +67,6 @@ class Canned:
         if index == 0:
             skipped, health, age = 1, "failing", 214.0
             errors = [self._region_error(self.ago(214.0))]
-            reasons = [errors[0]["reason"]]
         elif chance < 0.015:
             health, age = "critical", pick.uniform(CRITICAL, 1.6 * CRITICAL)
         elif chance < 0.05 or wide:
@@ -74,19 +74,22 @@ class Canned:
         elif chance < 0.075:
             health, skipped = "failing", pick.randint(0, 2)
             errors = [self._error(self.ago(pick.uniform(60, 4000)))]
-            reasons = ["merge fails"]
         elif chance < 0.09:
-            health, age = "unknown", None
+            health, age = "unwatched", None
         elif chance < 0.11:
             health = "off"
+        elif chance < 0.16:
+            health = pick.choice(AIRFLOW_STATES)
+        elif chance < 0.2:
+            health = "due"
         elif chance > 0.85:
             age = None
-        if health in ("late", "critical"):
-            reasons = [f"the oldest generation waits for {age:.0f} s"]
+        if health not in ("ok", "off"):
+            reasons = [self._reason(health, errors, age, self.ago(pick.uniform(20, 900)))]
         waiting = 0 if age is None else pick.randint(1, 40) * (200 if wide else 1)
         rows = waiting * pick.randint(2_000, 90_000)
-        lag = pick.choice((0, 0, 0, 1, 3)) if health != "unknown" else None
-        known = health != "unknown"
+        lag = pick.choice((0, 0, 0, 1, 3)) if health != "unwatched" else None
+        known = health != "unwatched"
         running = [
             {
                 "run_id": 100 + index,
@@ -137,6 +140,29 @@ class Canned:
             "skipped_regions": skipped,
             "unindexable_rows": 0,
             "errors": errors,
+        }
+
+    def _reason(
+        self, health: str, errors: list[dict[str, Any]], age: float | None, since: str
+    ) -> dict[str, Any]:
+        """A state of a table, with the words that it has of the server."""
+        text = {
+            "failing": errors[0]["reason"] if errors else "",
+            "unwatched": "its status has not been read yet",
+            "run_failed": "the run asset__71 of memwal__orders failed",
+            "no_heartbeat": "the scheduler of Airflow is without a heartbeat since 07:12:03 UTC",
+            "not_started": "merge is due (5 pending generations) and not started for 700 s",
+            "run_queued": "no executor takes the task merge of memwal__orders",
+            "sensor_timeout": "no triggerer answered the task gate of memwal__orders in time",
+            "due": "merge is due (5 pending generations) and not started for 12 s",
+        }.get(health, f"the oldest generation waits for {age or 0:.0f} s")
+        name = "".join(part.title() for part in health.split("_"))
+        return {
+            "health": health,
+            "text": text,
+            "since": since,
+            "runbook": "" if health == "due" else f"docs/runbooks/Memwal{name}.md",
+            "runbook_link": None,
         }
 
     def _error(self, at: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 /** Sorting, filtering and adding up the rows of the fleet. */
 
-import { position, severity } from "./health";
+import { HEALTHS, position, severity } from "./health";
 import type { FleetRow, Health } from "./types";
 
 export const COLUMNS = [
@@ -119,14 +119,7 @@ export interface Totals {
 }
 
 export function totals(rows: readonly FleetRow[]): Totals {
-  const health: Record<Health, number> = {
-    critical: 0,
-    failing: 0,
-    late: 0,
-    unknown: 0,
-    ok: 0,
-    off: 0,
-  };
+  const health = Object.fromEntries(HEALTHS.map((one) => [one, 0])) as Record<Health, number>;
   for (const row of rows) health[row.health] += 1;
   return {
     tables: rows.length,

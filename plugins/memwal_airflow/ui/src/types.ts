@@ -1,6 +1,29 @@
 /** What the API of the page answers. Ages and durations are seconds, sizes bytes, times ISO 8601. */
 
-export type Health = "ok" | "late" | "critical" | "failing" | "unknown" | "off";
+export type Health =
+  | "critical"
+  | "failing"
+  | "run_failed"
+  | "no_heartbeat"
+  | "unwatched"
+  | "not_started"
+  | "run_queued"
+  | "sensor_timeout"
+  | "late"
+  | "due"
+  | "ok"
+  | "off";
+
+/** A state that a table is in, and why. */
+export interface Reason {
+  health: Health;
+  text: string;
+  since: string | null;
+  /** As of a failure; empty where nothing is to be done. */
+  runbook: string;
+  runbook_link: string | null;
+}
+
 export const JOBS = ["recover", "merge", "index", "compact", "snapshot", "gc", "quality"] as const;
 
 export interface Me {
@@ -47,7 +70,8 @@ export interface FleetRow {
   dag_id: string | null;
   dag_link?: string | null;
   health: Health;
-  reasons: string[];
+  /** The worst first; none if all is well. */
+  reasons: Reason[];
   sampled_at: string | null;
   backlog: Backlog | null;
   late_seconds: number;

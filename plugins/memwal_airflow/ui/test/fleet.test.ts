@@ -128,7 +128,7 @@ describe("health", () => {
     expect(level(43_200, 3600, 43_200)).toBe("critical");
   });
 
-  it("takes a health that it does not know for unknown", () => {
-    expect(severity("new" as FleetRow["health"])).toBe(severity("unknown"));
+  it("takes a state that it does not know for one of little news", () => {
+    expect(severity("new" as FleetRow["health"])).toBe(severity("unwatched"));
   });
 });

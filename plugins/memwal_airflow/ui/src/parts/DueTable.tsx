@@ -21,6 +21,8 @@ const NAMES: Record<string, string> = {
   policy: "Policy",
   dag: "DAG",
   late: "Run in time",
+  not_started: "Start of a run",
+  sensor_timeout: "Sensor",
   recover: "Recovery",
   region: "Regions",
 };

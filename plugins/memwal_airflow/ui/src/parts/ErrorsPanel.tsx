@@ -3,8 +3,8 @@ import type { JSX } from "preact";
 import { ago, moment, plural, until } from "../format";
 import type { JobError } from "../types";
 import { jobName } from "./DueTable";
-import { OutLink } from "./OutLink";
 import { Panel } from "./Panel";
+import { Runbook } from "./Runbook";
 
 /** What fails, since when, and what to do about it. */
 export function ErrorsPanel({
@@ -30,13 +30,7 @@ export function ErrorsPanel({
             <p class="error-reason">{error.reason}</p>
             <p>
               What to do: {error.action}.{" "}
-              {error.runbook_link ? (
-                <OutLink to={error.runbook_link}>Runbook</OutLink>
-              ) : (
-                <>
-                  Runbook: <code>{error.runbook}</code>
-                </>
-              )}
+              <Runbook path={error.runbook} link={error.runbook_link} />
             </p>
           </li>
         ))}

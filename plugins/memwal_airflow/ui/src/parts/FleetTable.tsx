@@ -1,7 +1,8 @@
 import type { JSX } from "preact";
 
 import { latestError, type Column, type Order } from "../fleet";
-import { ago, count, exact, human, moment, plural, rate, size } from "../format";
+import { ago, count, exact, moment, plural, rate, size } from "../format";
+import { reasonsText } from "../health";
 import { tableHref } from "../route";
 import type { FleetRow } from "../types";
 import { AgeBar } from "./AgeBar";
@@ -90,7 +91,9 @@ function Row({ row, now }: { row: FleetRow; now: number }): JSX.Element {
       <td data-label="Health" class="col-health">
         <HealthBadge health={row.health} reasons={row.reasons} />
         <span class="below">{row.skipped_regions ? plural(row.skipped_regions, "skipped region") : "\u00a0"}</span>
-        {row.reasons.length > 0 && <span class="narrow-only quiet">{human(row.reasons.join("; "))}</span>}
+        {row.reasons.length > 0 && (
+          <span class="narrow-only quiet">{reasonsText(row.reasons, row.health)}</span>
+        )}
       </td>
       <td data-label="Backlog age" class="col-age">
         {row.backlog ? (

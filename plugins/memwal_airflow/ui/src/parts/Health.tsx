@@ -1,8 +1,7 @@
 import type { JSX } from "preact";
 
-import { human } from "../format";
-import { HEALTH_MEANINGS, HEALTH_NAMES } from "../health";
-import type { Health } from "../types";
+import { HEALTH_NAMES, reasonsText } from "../health";
+import type { Health, Reason } from "../types";
 import { Icon, healthIcon } from "./icons";
 
 export function HealthBadge({
@@ -10,11 +9,10 @@ export function HealthBadge({
   reasons,
 }: {
   health: Health;
-  reasons: readonly string[];
+  reasons: readonly Reason[];
 }): JSX.Element {
-  const why = reasons.length ? human(reasons.join("; ")) : HEALTH_MEANINGS[health];
   return (
-    <span class={`health is-${health}`} title={why}>
+    <span class={`health is-${health}`} title={reasonsText(reasons, health)}>
       <Icon name={healthIcon(health)} />
       {HEALTH_NAMES[health] ?? health}
     </span>

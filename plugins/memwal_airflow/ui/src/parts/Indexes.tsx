@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 
 import { count, exact, plural } from "../format";
-import type { Health, IndexLag } from "../types";
+import type { IndexLag } from "../types";
 import { Icon } from "./icons";
 
 /** How far each index has caught up with the base table, and whether it finds its rows. */
@@ -22,7 +22,7 @@ function Lag({ index, baseRows }: { index: IndexLag; baseRows: number | null }):
   const behind = index.generations > 0 || (index.rows ?? 0) > 0;
   const share =
     index.rows === null || !baseRows ? null : Math.max(0, Math.min(1, 1 - index.rows / baseRows));
-  const [state, label]: [Health, string] =
+  const [state, label]: [string, string] =
     index.rows === null
       ? ["unknown", "not built"]
       : index.stale

@@ -57,6 +57,16 @@ export function Icon({ name, spin }: { name: string; spin?: boolean }): JSX.Elem
   );
 }
 
+const HEALTH_ICONS: Partial<Record<Health, string>> = {
+  run_failed: "failing",
+  no_heartbeat: "critical",
+  not_started: "late",
+  run_queued: "late",
+  sensor_timeout: "late",
+  due: "late",
+};
+
 export function healthIcon(health: Health): string {
-  return health in PATHS ? health : "unknown";
+  const icon = HEALTH_ICONS[health] ?? health;
+  return icon in PATHS ? icon : "unknown";
 }

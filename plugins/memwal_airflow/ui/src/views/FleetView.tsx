@@ -129,13 +129,12 @@ interface FilterProperties {
 function HealthFilter({ sums, chosen, choose }: FilterProperties): JSX.Element {
   return (
     <div class="chips" role="group" aria-label="Filter by health">
-      {HEALTHS.map((health) => (
+      {HEALTHS.filter((health) => sums.health[health] > 0 || chosen === health).map((health) => (
         <button
           key={health}
           type="button"
           class={`chip is-${health}`}
           aria-pressed={chosen === health}
-          disabled={sums.health[health] === 0 && chosen !== health}
           title={HEALTH_MEANINGS[health]}
           onClick={() => choose(chosen === health ? null : health)}
         >

@@ -2,8 +2,8 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 
 import { tablePath } from "../api";
-import { count, duration, exact, human, plural, rate, short, size } from "../format";
-import { HEALTH_MEANINGS, level } from "../health";
+import { ago, count, duration, exact, human, moment, plural, rate, short, size } from "../format";
+import { HEALTH_MEANINGS, HEALTH_NAMES, level } from "../health";
 import { levels as sumLevels } from "../levels";
 import { refusal } from "../orders";
 import { Actions } from "../parts/Actions";
@@ -24,11 +24,12 @@ import { Panel } from "../parts/Panel";
 import { PolicyPanel } from "../parts/PolicyPanel";
 import { QualityPanel } from "../parts/QualityPanel";
 import { RegionMap } from "../parts/RegionMap";
+import { Runbook } from "../parts/Runbook";
 import { RunsTable } from "../parts/RunsTable";
 import { Empty, Failure, Freshness, Loading } from "../parts/states";
 import { usePolled, type Polled } from "../polled";
 import { backHref } from "../route";
-import type { Me, Regions, Runs, TableDetail } from "../types";
+import type { Health, Me, Reason, Regions, Runs, TableDetail } from "../types";
 
 const REGIONS_SECONDS = 600;
 
@@ -100,9 +101,7 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
     <>
       <div class="intro">
         <div class="about">
-          <p class="reasons">
-            {table.reasons.length ? human(table.reasons.join("; ")) : HEALTH_MEANINGS[table.health]}
-          </p>
+          <ReasonList reasons={table.reasons} health={table.health} now={now} />
           <p class="quiet">
             <code>{table.uri}</code>
             {table.owner && <span>owner {table.owner}</span>}
@@ -196,6 +195,36 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
       </div>
       <PolicyPanel policy={table.policy} />
     </>
+  );
+}
+
+/** Every state of the table, with why and the runbook. */
+function ReasonList({
+  reasons,
+  health,
+  now,
+}: {
+  reasons: readonly Reason[];
+  health: Health;
+  now: number;
+}): JSX.Element {
+  if (reasons.length === 0) return <p class="reasons">{HEALTH_MEANINGS[health]}</p>;
+  return (
+    <ul class="reasons">
+      {reasons.map((reason) => (
+        <li key={reason.health + reason.text}>
+          <b class={`is-${reason.health}`}>{HEALTH_NAMES[reason.health] ?? reason.health}</b>{" "}
+          {human(reason.text)}
+          {reason.since && (
+            <span class="quiet" title={moment(reason.since)}>
+              {" "}
+              · since {ago(reason.since, now)}
+            </span>
+          )}{" "}
+          {reason.runbook && <Runbook path={reason.runbook} link={reason.runbook_link} />}
+        </li>
+      ))}
+    </ul>
   );
 }
 
