@@ -164,7 +164,7 @@ class Announcer:
             table = due[name]
             self._waiting.setdefault(name, (now, table.succeeded))
             if name in active:
-                self._tables[name].hold()
+                self._tables[name].hold(table)
             else:
                 self._tables[name].announce(table)
                 event[name] = {"jobs": dict(table.jobs), "succeeded": dict(table.succeeded)}
@@ -189,16 +189,16 @@ class Announcements:
     - nothing is announced while a job of the table runs or is about to be tried again: the same run
       of the DAG goes on with what is due next;
     - a job that is due again although it succeeded since the last announcement is announced at
-      once: the run that served it is done with it;
+      once, and any job once all that were announced have succeeded: the run is done with them;
     - a merge that was not announced is announced at once as well: it comes first in a run, so that
       the run of an announcement without it may have passed it over already;
     - anything else is repeated after a pause, which doubles each time and counts from the last
-      announcement or from when a run was last seen to serve the table. A run has the time of the
-      pause to start its next job, and a job that fails again and again starts fewer and fewer runs;
+      announcement or from when a run was last seen to serve the table: a job that fails again and
+      again starts fewer and fewer runs;
     - what would be announced while a run of the table is active is held until that run has ended:
       it may serve the table yet, and a run that starts behind it would have nothing to do. The
-      pause between two questions for it doubles, so that it delays the table by no more than the
-      run has lasted, and by at most :data:`LAST_REPEAT_SECONDS`.
+      pause between two questions for it doubles until a job of the run ends, so that it delays the
+      table by no more than the run has waited, and by at most :data:`LAST_REPEAT_SECONDS`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -209,6 +209,7 @@ class Announcements:
         self._pause = FIRST_REPEAT_SECONDS
         self._held_until = -math.inf
         self._hold = FIRST_HOLD_SECONDS
+        self._held_with: Mapping[str, int] = {}
 
     @property
     def has_begun(self) -> bool:
@@ -229,6 +230,8 @@ class Announcements:
             if last is not None:
                 self._announced_at = now
             return False
+        if due.succeeded != self._held_with:
+            self._end_hold()
         if now < self._held_until:
             return False
         return last is None or self._is_new(due) or now - last >= self._pause
@@ -242,8 +245,9 @@ class Announcements:
         self._jobs = tuple(due.jobs)
         self._end_hold()
 
-    def hold(self) -> None:
+    def hold(self, due: DueTable) -> None:
         """Note that a run of the table is active now."""
+        self._held_with = dict(due.succeeded)
         self._held_until = self._clock() + self._hold
         self._hold = min(2 * self._hold, LAST_REPEAT_SECONDS)
 
@@ -251,7 +255,9 @@ class Announcements:
         self._held_until, self._hold = -math.inf, FIRST_HOLD_SECONDS
 
     def _is_new(self, due: DueTable) -> bool:
-        """Return whether this was not due, or was served, since the last announcement."""
-        passed_over = _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs
+        """Return whether a run has served what was announced, or has passed over what is due."""
+        if _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs:
+            return True
         before, latest = self._succeeded, due.succeeded
-        return passed_over or any(latest.get(job) != before.get(job) for job in due.jobs)
+        served = {job for job in latest if latest[job] != before.get(job)}
+        return not served.isdisjoint(due.jobs) or served.issuperset(self._jobs)

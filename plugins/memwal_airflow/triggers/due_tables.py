@@ -28,6 +28,9 @@ OPTIONS_SECONDS = 60.0
 SHORTEST_WAIT_SECONDS = 0.2
 """Pause between two rounds through all tables, however many polls end."""
 
+START_TIME = timedelta(seconds=30)
+"""Time from the announcement of a table until the gate of its run has looked."""
+
 RETRY_SECONDS = 60.0
 """Time after a failure within which the task tries again: its delay of 30 s, and its start."""
 
@@ -106,7 +109,7 @@ class DueTables:
             for result in polls.finished():
                 if isinstance(result, Outcome):
                     self._due[result.table] = None
-                elif jobs := _due_jobs(polls.failures, result):
+                elif jobs := due_reasons(polls.failures, result, now=datetime.now(UTC)):
                     due.append((result, jobs))
                 else:
                     self._due[result.table.name] = None
@@ -178,13 +181,19 @@ def shard_of(table: str, shards: int) -> int:
     return zlib.crc32(table.encode()) % shards
 
 
-def _due_jobs(failures: FailureTracker, survey: Survey) -> dict[str, str]:
-    """Return the due jobs of a table that do not back off, with the limits that they reached."""
+def due_reasons(failures: FailureTracker, survey: Survey, *, now: datetime) -> dict[str, str]:
+    """Return the due jobs of a table that do not back off, with the limits that they reached.
+
+    What quiet hours would hold back before a run has begun is left out.
+    """
     name = survey.table.name
+    will_be_quiet = survey.table.policy.quiet_window(now + START_TIME) is not None
     return {
         job: due.reason
         for job, due in survey.due.items()
-        if due.reason is not None and not failures.is_backing_off(name, job)
+        if due.reason is not None
+        and (due.critical or not will_be_quiet)
+        and not failures.is_backing_off(name, job)
     }
 
 

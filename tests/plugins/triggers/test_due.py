@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from memwal_airflow.assets import watched_asset
@@ -20,10 +22,18 @@ from memwal_airflow.triggers.due import (
     Announcer,
     TablesDueTrigger,
 )
-from memwal_airflow.triggers.due_tables import DueTable, DueTables, shard_of
+from memwal_airflow.triggers.due_tables import (
+    START_TIME,
+    DueTable,
+    DueTables,
+    due_reasons,
+    shard_of,
+)
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError
+from memwal.fleet.tables import Survey
+from memwal.jobs.due import Due
 from memwal.jobs.job import JobResult
 
 EAGER = Policy(
@@ -98,18 +108,26 @@ def test_a_new_trigger_does_not_know_what_the_last_one_announced(clock: Clock) -
         assert announced(Announcements(clock=clock), due("merge"))
 
 
-def test_nothing_while_a_job_runs_and_time_for_the_next_job_of_the_run(
-    announcements: Announcements, clock: Clock
-) -> None:
-    assert announced(announcements, due("merge"))
+def test_nothing_while_a_job_runs(announcements: Announcements, clock: Clock) -> None:
+    assert announced(announcements, due("merge", "gc"))
     for _ in range(100):
         clock.seconds += 10
         assert not announced(announcements, due("merge", running=True))
     clock.seconds += FIRST_REPEAT_SECONDS - 1
-    # The merge of the run is done, and the build of its indexes has not begun.
-    assert not announced(announcements, due("index", succeeded={"merge": 1}))
+    # The merge of the run is done, and its collection has not begun.
+    assert not announced(announcements, due("gc", succeeded={"merge": 1}))
     clock.seconds += 1
-    assert announced(announcements, due("index", succeeded={"merge": 1}))
+    assert announced(announcements, due("gc", succeeded={"merge": 1}))
+
+
+def test_what_is_due_when_all_that_was_announced_is_done_is_announced_at_once(
+    announcements: Announcements, clock: Clock
+) -> None:
+    jobs = ("merge", "snapshot", "gc", "index")
+    for number, job in enumerate(jobs):
+        assert announced(announcements, due(job, succeeded=dict.fromkeys(jobs[:number], 1)))
+        assert not announced(announcements, due(job, succeeded=dict.fromkeys(jobs[:number], 1)))
+        clock.seconds += 1
 
 
 def test_a_job_that_succeeded_and_is_due_again_is_announced_at_once(
@@ -156,13 +174,17 @@ def test_what_is_due_behind_an_active_run_waits_no_longer_than_the_run_lasts(clo
         while clock.seconds < began + length:
             if announcements.is_wanted(due("gc", "merge")):
                 asked += 1
-                announcements.hold()
+                announcements.hold(due("gc", "merge"))
             clock.seconds += 1
         assert asked <= 30
         while not announced(announcements, due("gc", "merge")):
             clock.seconds += 1
-        assert clock.seconds - began <= 2 * length + FIRST_HOLD_SECONDS
         assert clock.seconds - began <= length + LAST_REPEAT_SECONDS
+        assert clock.seconds - began <= 2 * length + FIRST_HOLD_SECONDS
+        # A job of the run has ended: it may be over soon.
+        announcements.hold(due("merge"))
+        assert not announcements.is_wanted(due("merge"))
+        assert announcements.is_wanted(due("merge", succeeded={"merge": 1}))
 
 
 # -- what one event names
@@ -421,19 +443,19 @@ def test_a_job_that_succeeded_after_the_look_is_not_announced(
     """Its run and what it did are in the catalog and the table, and not in the survey."""
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     served(catalog, backlog, "gc")
-    find_jobs, find_due = due_tables_module._due_jobs, due_tables_module.due_table
+    find_jobs, find_due = due_tables_module.due_reasons, due_tables_module.due_table
     seen: list[DueTable | None] = []
 
-    def serve_first(*arguments: Any) -> dict[str, str]:
+    def serve_first(*arguments: Any, **options: Any) -> dict[str, str]:
         if not seen:
             served(catalog, backlog, "merge")
-        return find_jobs(*arguments)
+        return find_jobs(*arguments, **options)
 
     def see(*arguments: Any, **options: Any) -> DueTable | None:
         seen.append(find_due(*arguments, **options))
         return seen[-1]
 
-    monkeypatch.setattr(due_tables_module, "_due_jobs", serve_first)
+    monkeypatch.setattr(due_tables_module, "due_reasons", serve_first)
     monkeypatch.setattr(due_tables_module, "due_table", see)
 
     async def work(polls: Polls) -> None:
@@ -484,6 +506,24 @@ def test_a_job_that_waits_for_its_next_try_is_not_due(backlog: Any, catalog: Cat
         assert "merge" not in found["flights"].jobs
 
     run(catalog, work)
+
+
+@pytest.mark.parametrize(("critical", "expected"), [(False, {"gc"}), (True, {"gc", "merge"})])
+def test_what_quiet_hours_hold_back_in_a_moment_is_left_out(
+    critical: bool, expected: set[str]
+) -> None:
+    before = datetime(2026, 3, 2, 8, tzinfo=UTC) - START_TIME / 2
+    table = MagicMock(policy=Policy(quiet_hours=("08:00-18:00 UTC",)))
+    jobs = {
+        "merge": Due(reason="a limit", critical=critical),
+        "gc": Due(reason="a limit", critical=True),
+        "index": Due(),
+    }
+    survey = Survey(table=table, status=MagicMock(), due=jobs, skipped_regions=(), last_runs={})
+    failures = MagicMock()
+    failures.is_backing_off.return_value = False
+    assert set(due_reasons(failures, survey, now=before)) == expected
+    assert set(due_reasons(failures, survey, now=before - START_TIME)) == {"gc", "merge"}
 
 
 def test_options_of_a_reference_are_read_once_for_all_its_tables(
