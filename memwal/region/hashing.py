@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
@@ -355,12 +356,13 @@ def is_bucketable(data_type: pa.DataType) -> bool:
 @lru_cache
 def _evaluation(
     data_type: pa.DataType, num_buckets: int
-) -> tuple[pa.Schema, ShardingSpec, LanceSchema]:
+) -> tuple[pa.Schema, dict[str, object], LanceSchema]:
     """Return how Lance evaluates the buckets of one column."""
     schema = pa.schema([("column", data_type)])
     parameters = {"num_buckets": str(num_buckets)}
     field = ShardingField("bucket", [0], "bucket", None, "int32", parameters)
-    return schema, ShardingSpec(1, [field]), LanceSchema.from_pyarrow(schema)
+    # Lance would turn a spec into a dict with every call.
+    return schema, asdict(ShardingSpec(1, [field])), LanceSchema.from_pyarrow(schema)
 
 
 def _hash_single_row(column: pa.Array) -> int | None:

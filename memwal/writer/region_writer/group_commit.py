@@ -302,7 +302,8 @@ class EntryWriter:
         nbytes = 0
         if stored is not None:
             self.log.acknowledge(stored)
-            nbytes = sum(batch.nbytes for batch in stored.entry.batches)
+            # Their buffers are their own: this is what nbytes finds in a tenth of the time.
+            nbytes = sum(batch.get_total_buffer_size() for batch in stored.entry.batches)
         with self._lock:
             self._queue.clear_in_flight()
             if stored is not None:
