@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.blobs import needed_blob_files
-from memwal.base_table.named_files import stored_blobs
+from memwal.base_table.named_files import find_bad_external_files, stored_blobs
 from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.snapshot import (
     BaseTable,
@@ -24,7 +24,8 @@ from memwal.base_table.snapshot import (
     stored_versions,
 )
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
-from memwal.format.lance_manifest import find_mem_wal_index
+from memwal.format.lance_manifest import find_mem_wal_index, named_files
+from memwal.format.paths import VERSIONS_DIR
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable, find_bad_data_files
 from memwal.jobs.verify.findings import Finding
@@ -119,7 +120,10 @@ def check_files(base: BaseTable) -> Iterator[Finding]:
     except TableSetupError:
         # Cleaned up meanwhile, so there are newer versions.
         return
-    for file in find_bad_data_files(base.location, "", manifest):
+    for file in (
+        *find_bad_data_files(base.location.store, "", named_files(manifest, name=VERSIONS_DIR)),
+        *find_bad_external_files(base.location, manifest),
+    ):
         if file.problem is None:
             yield Finding("table-file-missing", file.key, f"version {base.version} names it")
         else:

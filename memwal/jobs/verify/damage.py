@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from memwal.base_table.named_files import BadFile, find_bad_external_files
+from memwal.base_table.named_files import BadFile
 from memwal.boundary.lance_errors import first_line, is_panic
 from memwal.errors import MemWalError, NewerFormatError, ObjectNotFoundError, StoreAccessError
-from memwal.format.lance_files import FileKind
-from memwal.format.lance_manifest import named_files
+from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.paths import VERSIONS_DIR
-from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 
 
@@ -44,20 +42,22 @@ def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[Non
         raise Unreadable(first_line(error)) from error
 
 
-def find_bad_data_files(location: TableLocation, folder: str, manifest: bytes) -> list[BadFile]:
-    """Return the files with rows of a data set that are missing, or have another size.
+def find_bad_data_files(
+    store: ObjectStore, folder: str, files: Sequence[NamedFile]
+) -> list[BadFile]:
+    """Return those ``files`` of a data set that have rows and are missing, or have another size.
 
     ``folder`` is that of the data set, below the table; empty for the table itself. Costs two
-    listings, whatever the number of files, and a request or two for each file outside of the table.
+    listings, whatever the number of files.
     """
     prefix = f"{folder}/" if folder else ""
     sizes = {
         info.key: info.size
         for part in ("data", "_deletions")
-        for info in location.store.list(f"{prefix}{part}")
+        for info in store.list(f"{prefix}{part}")
     }
     bad = []
-    for file in named_files(manifest, name=f"{prefix}_versions"):
+    for file in files:
         key = f"{prefix}{file.key}"
         if file.index is not None or file.kind in (FileKind.PLAIN, FileKind.BLOBS):
             # Indexes and blobs are checked apart, and no reader needs the record of a commit.
@@ -69,4 +69,4 @@ def find_bad_data_files(location: TableLocation, folder: str, manifest: bytes) -
             bad.append(BadFile(key, f"it has {size} bytes instead of {file.size}"))
         elif not size:
             bad.append(BadFile(key, "it is empty"))
-    return bad + find_bad_external_files(location, manifest)
+    return bad

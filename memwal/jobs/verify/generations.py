@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,16 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from memwal.base_table.named_files import find_bad_blobs, find_bad_files
+from memwal.base_table.named_files import find_bad_blobs, find_bad_external_files, find_bad_files
 from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
+from memwal.format.lance_files import NamedFile
 from memwal.format.lance_manifest import named_files
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     PK_INDEX_DIR,
     SIZED_FILTER_NAME,
     TOMBSTONE,
+    VERSIONS_DIR,
     generation_dir,
     parse_generation_name,
     table_manifest_keys,
@@ -198,7 +200,9 @@ def check_generation(
         else:
             yield check.finding("generation-damaged", f"it does not open: {error}")
         return
-    wrong = find_bad_data_files(check.base.location, check.folder, manifest)
+    files = named_files(manifest, name=f"{check.folder}/{VERSIONS_DIR}")
+    wrong = find_bad_data_files(store, check.folder, files)
+    wrong += find_bad_external_files(check.base.location, manifest)
     if not wrong and rows:
         # What cannot be read is found again with the rows.
         with suppress(Unreadable), damage_as_unreadable(store, check.folder):
@@ -206,7 +210,7 @@ def check_generation(
     if wrong:
         yield check.finding("generation-damaged", "; ".join(map(str, wrong[:_MAX_SHOWN])))
         return
-    yield from _check_indexes(check, dataset, manifest, deep=deep)
+    yield from _check_indexes(check, dataset, files, deep=deep)
     misfit = _schema_problem(check.base, dataset)
     if misfit is not None:
         yield check.finding("generation-schema", misfit)
@@ -217,10 +221,10 @@ def check_generation(
 
 
 def _check_indexes(
-    check: GenerationCheck, dataset: lance.LanceDataset, manifest: bytes, *, deep: bool
+    check: GenerationCheck, dataset: lance.LanceDataset, files: Sequence[NamedFile], *, deep: bool
 ) -> Iterator[Finding]:
-    files = [file for file in named_files(manifest) if file.index is not None]
-    bad = find_bad_files(check.base.location.store, files, folder=check.folder)
+    indexed = [file for file in files if file.index is not None]
+    bad = find_bad_files(check.base.location.store, indexed, folder=check.folder)
     if bad:
         yield check.finding("generation-index-damaged", "; ".join(map(str, bad[:_MAX_SHOWN])))
     elif deep:
@@ -244,6 +248,8 @@ def _schema_problem(base: BaseTable, dataset: lance.LanceDataset) -> str | None:
             )
     identified = with_field_ids(stored, dataset.lance_schema.fields())
     columns = pa.schema([field for field in identified if field.name != TOMBSTONE])
+    if columns.equals(base.identified_schema, check_metadata=True):
+        return None
     try:
         align_rows(columns.empty_table(), base.identified_schema)
     except InvalidInputError as error:
