@@ -233,7 +233,9 @@ def note_compared_rows(sources: ReadSources, rows: int) -> None:
 
 def _rows_to_compare(sources: ReadSources, key: Hashable) -> list[int]:
     """Return the one number of rows that are still compared before all replaced rows are found."""
-    return _to_compare.get(key, lambda: [sum(search.rows for search in _searches(sources))])
+    return _to_compare.get(
+        key, lambda: [sum(_compared_by(sources.base, search) for search in _searches(sources))]
+    )
 
 
 def _state_key(sources: ReadSources) -> Hashable | None:
@@ -263,11 +265,6 @@ class _Search:
     fragments: Sequence[lance.LanceFragment]  # that are searched; rows found in them do not count
     dropped: frozenset[int]  # fragments of the earlier search that are gone or searched again
     deleted: Addresses  # rows that were deleted since, ascending
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that are searched, deleted ones included."""
-        return sum(fragment.physical_rows for fragment in self.fragments)
 
     def remaining(self, rows: RowIds) -> RowIds:
         """Return the rows found earlier that still are in the version."""
@@ -309,6 +306,16 @@ def _search(base: BaseTable, group: list[tuple[GenerationSource, _Found]]) -> _S
         frozenset(earlier.states.keys() - (now.states.keys() - changes.fragments)),
         changes.deleted,
     )
+
+
+def _compared_by(base: BaseTable, search: _Search) -> int:
+    """Return how many rows are compared in the time of a search by :func:`rows_of_keys`."""
+    rows, indexed = (
+        sum(fragment.physical_rows for fragment in fragments)
+        for fragments in (search.fragments, _indexed(base, search.fragments))
+    )
+    keys = sum(len(read_keys(source, base.primary_key).keys) for source, _ in search.found)
+    return int(rows - indexed + min(indexed, keys * _ROWS_PER_KEY))
 
 
 def _parts(sources: ReadSources) -> list[RowIds]:

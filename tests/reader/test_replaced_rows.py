@@ -106,6 +106,30 @@ def test_a_new_generation_is_searched_for_alone(
     assert searched == [[0, 1, 2]]
 
 
+def test_reads_of_few_rows_search_once_they_have_hashed_as_many_keys(
+    table: memwal.Table, searched: list[list[int]]
+) -> None:
+    flush(table, {2: 200})
+    # Each compares one of thirty rows with seven keys.
+    for _ in range(3):
+        assert state(table.scan(filter="text = '3=0'").to_table()) == {3: 0}
+    assert searched == []
+    for _ in range(3):
+        assert state(table.scan(filter="text = '3=0'").to_table()) == {3: 0}
+    assert searched == [[0, 1, 2]]
+
+
+def test_few_keys_are_found_by_an_index_at_once(
+    table: memwal.Table, searched: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_rows, "_ROWS_PER_KEY", 1)
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    flush(table, {2: 200})
+    for _ in range(2):
+        assert state(table.scan(filter="text = '3=0'").to_table()) == {3: 0}
+    assert searched == [[0, 1, 2]]
+
+
 @pytest.mark.parametrize("condition", ["id < 13", "id = 11", "id = 12", "id >= 20"])
 def test_deleted_rows_are_left_out_without_a_search(
     table: memwal.Table, searched: list[list[int]], condition: str
