@@ -79,7 +79,7 @@ def test_a_team_of_tables_in_one_task(tmp_path: Path, registered: Any) -> None:
             runs = catalog.runs(job="merge", state=RunState.SUCCEEDED, limit=1_000)
             return {run.table: run.external_id for run in runs}
 
-        airflow.wait(lambda: whole <= merged().keys(), timeout=600, what="merge every table")
+        airflow.wait(lambda: tables.keys() <= merged().keys(), timeout=600, what="merge all tables")
         served = merged()
         assert all(served[f"t{n}"].startswith(f"{DAG_ID}/") for n in range(8))
         tasks = {served[name].split("/")[2] for name in whole}
