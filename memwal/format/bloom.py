@@ -190,7 +190,7 @@ def which_might_contain(filters: Sequence[BloomFilter | None], hashes: Hashes) -
         for number, block in enumerate(_block_numbers(hashes, blocks).tolist()):
             start = block * _BLOCK_BYTES
             tested = b"".join([content[start : start + _BLOCK_BYTES] for content in data])
-            words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4).T
+            words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4).T.copy()
             might[of_size] |= _are_set(hashes[number : number + 1], words)
     return might
 
