@@ -334,7 +334,7 @@ def filter_uncovered(
         live = state.deletions if base.dataset.has_stable_row_ids else None
         keys[number] = (base.location.uri, columns, number, state.files, live)
     key = tuple(keys.values())
-    kept = _kept.use(key)
+    kept = _uncovered.use(key)
     if kept is None:
         rows = {number: _fragment_rows.use(keys[number]) for number in fragments}
         missing = [parts[number] for number in fragments if rows[number] is None]
@@ -349,7 +349,7 @@ def filter_uncovered(
         together = pa.concat_tables([rows[number] for number in fragments])
         dataset = write_in_memory(without_key_marks(together.select(list(names))))
         kept = dataset, together.column(_ROW_ID).to_numpy(), int(together.nbytes)
-        _kept.put(key, kept)
+        _uncovered.put(key, kept)
     dataset, row_ids, _ = kept
     found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     if found.num_rows * _FEW_OF > len(row_ids):
@@ -389,5 +389,7 @@ def _read_fragments(
 # Columns of fragments and the ids of their rows.
 _fragment_rows: LruCache[pa.Table] = LruCache(128 << 20, lambda rows: rows.nbytes)
 # Columns in memory, the row id of each of their rows, and their size.
-_kept: LruCache[tuple[lance.LanceDataset, RowIds, int]] = LruCache(128 << 20, lambda kept: kept[2])
+_uncovered: LruCache[tuple[lance.LanceDataset, RowIds, int]] = LruCache(
+    128 << 20, lambda kept: kept[2]
+)
 _filters: LruCache[Iterator[int]] = LruCache(1_000)
