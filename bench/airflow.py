@@ -11,6 +11,9 @@ The parts:
 ``idle``
     Processor time of the triggerer while it watches the idle tables of 8 regions, for so many
     seconds. Ends with an error if a run starts.
+``looks``
+    Requests and processor time of the looks at an idle table of 64 regions in an object store,
+    and from these what 10,000 of them cost by the default policy. Needs no Airflow.
 ``due``
     Seconds from the flush that makes a table due to the end of its merge: for one table after the
     other, and for all tables at once. The tables are small, so that their jobs run in the process
@@ -52,13 +55,14 @@ sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
 
 from airflow_demo.connect_server import ConnectServer  # noqa: E402
 from airflow_demo.standalone import AirflowStandalone  # noqa: E402
+from cases.looks import looks  # noqa: E402
 from common.measure import Figure, Line, Rival, Target, constant, machine, report  # noqa: E402
 
 import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-PARTS = ("parse", "idle", "due", "due-warm", "due-submit", "drain", "drain-warm", "bare")
+PARTS = ("parse", "idle", "looks", "due", "due-warm", "due-submit", "drain", "drain-warm", "bare")
 Spark = Literal["warm", "submit"]
 BARE = """
 from airflow.providers.standard.operators.python import BranchPythonOperator, PythonOperator
@@ -274,6 +278,7 @@ def bare(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
 RUN = {
     "parse": parsing,
     "idle": idle,
+    "looks": lambda folder, arguments: looks(folder, IDLE),
     "due": due,
     "due-warm": partial(due, spark="warm"),
     "due-submit": partial(due, spark="submit"),

@@ -46,6 +46,7 @@ from memwal.jobs.status import TableStatus
 from memwal.storage.local_files import from_os_error
 from memwal.storage.uris import is_relative, parse_uri
 from memwal.util.concurrency import SharedCall
+from memwal.util.records import JsonObject
 
 
 class TableChanges(TypedDict, total=False):
@@ -316,14 +317,17 @@ class Catalog(History):
             count, newest = session.execute(query).one()
             return count, newest
 
-    def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
+    def record_backlog(
+        self, table: str, status: TableStatus, *, probe: JsonObject | None = None
+    ) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        ``status`` is that of all regions of ``table``. A changed number of regions is stored with
-        the table, and so is whether MemWAL is enabled. Either rewrites the snapshot: Airflow's DAG
-        has a sensor for each region, and jobs of regions.
+        ``status`` is that of all regions of ``table``, ``probe`` what a later look compares. A
+        changed number of regions is stored with the table, and so is whether MemWAL is enabled.
+        Either rewrites the snapshot: Airflow's DAG has a sensor for each region, and jobs of
+        regions.
         """
-        sample = super().record_backlog(table, status)
+        sample = super().record_backlog(table, status, probe=probe)
         regions = ManagedTableRow.regions.is_distinct_from(status.region_count)
         with self._database.writing() as session:
             changed = session.scalars(

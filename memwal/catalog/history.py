@@ -196,11 +196,14 @@ class History(RunHistory):
             row = session.scalar(query)
             return None if row is None else as_run(row, database_time(session))
 
-    def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
+    def record_backlog(
+        self, table: str, status: TableStatus, *, probe: JsonObject | None = None
+    ) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        ``status`` is that of all regions of ``table``. A recorded failure to read it is over; a log
-        that lacks an entry is recorded as one, until none does.
+        ``status`` is that of all regions of ``table``, ``probe`` what a later look compares. A
+        recorded failure to read the status is over; a log that lacks an entry is recorded as one,
+        until none does.
         """
         row = BacklogSampleRow(
             table=table,
@@ -220,7 +223,7 @@ class History(RunHistory):
         problems = {LOG_JOB: status.log_problem, PROGRESS_JOB: status.lost_progress}
         with self._database.writing() as session:
             session.add(row)
-            _replace_state(session, table, row.at, status.to_dict())
+            _replace_state(session, table, row.at, status.to_dict(), probe)
             forget_failure(session, table, STATUS_JOB)
             for job, problem in problems.items():
                 if problem is None:
@@ -231,6 +234,29 @@ class History(RunHistory):
             if problem is not None:
                 Backoffs(self._database).record_failure(table, job, problem)
         return sample
+
+    def record_seen(self, tables: Collection[str]) -> None:
+        """Record that ``tables`` were looked at now, and are as their newest samples say.
+
+        One statement for all of them. A table without a sample is left out.
+        """
+        names = sa.select(ManagedTableRow.name).where(ManagedTableRow.name.in_(tables)).cte("names")
+        newest = (
+            sa.select(BacklogSampleRow.id)
+            .where(BacklogSampleRow.table == names.c.name)
+            .order_by(BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc())
+            .limit(1)
+            .correlate(names)
+            .scalar_subquery()
+        )
+        now = datetime.now(UTC)
+        update = sa.update(BacklogSampleRow).where(
+            BacklogSampleRow.id.in_(sa.select(newest).select_from(names)),
+            # Taken by another process after the look.
+            BacklogSampleRow.at < now,
+        )
+        with self._database.writing() as session:
+            session.execute(update.values(seen_at=now).execution_options(synchronize_session=False))
 
     def states(self, *, table: str | None = None) -> list[TableState]:
         """Return the latest status of every table that has one, or only of ``table``, by name.
@@ -380,12 +406,14 @@ def _latest_run_id(
     )
 
 
-def _replace_state(session: Session, table: str, at: datetime, status: JsonObject) -> None:
+def _replace_state(
+    session: Session, table: str, at: datetime, status: JsonObject, probe: JsonObject | None
+) -> None:
     query = sa.update(TableStateRow).where(TableStateRow.table == table)
-    if not _row_count(session.execute(query.values(at=at, status=status))):
+    if not _row_count(session.execute(query.values(at=at, status=status, probe=probe))):
         # Another process may have inserted it just now, with a status that is as new.
         with contextlib.suppress(sa.exc.IntegrityError), session.begin_nested():
-            session.add(TableStateRow(table=table, at=at, status=status))
+            session.add(TableStateRow(table=table, at=at, status=status, probe=probe))
 
 
 def _row_count(result: object) -> int:

@@ -160,6 +160,7 @@ class BacklogSampleRow(Base):
     lag_generations: Mapped[int | None] = mapped_column(sa.BigInteger)
     lag_rows: Mapped[int | None] = mapped_column(sa.BigInteger)
     reclaimable_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
+    seen_at: Mapped[datetime | None]
 
 
 class TableStateRow(Base):
@@ -170,6 +171,7 @@ class TableStateRow(Base):
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     at: Mapped[datetime]
     status: Mapped[JsonObject]
+    probe: Mapped[JsonObject | None]
 
 
 class LeaseRow(Base):

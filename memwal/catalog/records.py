@@ -241,6 +241,14 @@ class BacklogSample:
     """Rows of the base table that it does not cover."""
     reclaimable_bytes: int | None = None
     """Bytes in memory of generations that only retention keeps."""
+    seen_at: datetime | None = None
+    """When a process last looked at the table later, and found it unchanged, in UTC; None if none
+    did."""
+
+    @property
+    def known_at(self) -> datetime:
+        """Latest time at which the backlog was known to be this one, in UTC."""
+        return self.seen_at or self.at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +261,9 @@ class TableState:
     """When the status was read, in UTC. Ages in the status count up to this time."""
     status: TableStatus
     """The status."""
+    probe: JsonObject | None = None
+    """What a later look compares to see whether the table has changed since; None if the process
+    that read the status does not look again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

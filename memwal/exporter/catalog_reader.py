@@ -47,8 +47,9 @@ class TableFigures:
 
     @property
     def status_age(self) -> float:
-        """Seconds since the status of the table was read, or since the table was registered."""
-        return self.since(self.table.created_at if self.state is None else self.state.at)
+        """Seconds since the table was looked at, or since it was registered."""
+        latest = self.overview.backlog
+        return self.since(self.table.created_at if latest is None else latest.known_at)
 
     @property
     def backlog_age(self) -> float | None:

@@ -63,7 +63,7 @@ TABLE_GAUGES = (
     TableGauge(
         "memwal.table.interval",
         "s",
-        "Longest pause between two readings of the status, by the schedule; none without one.",
+        "Longest pause between two recorded looks, by the schedule; none without one.",
         _interval,
     ),
     TableGauge(
@@ -81,7 +81,7 @@ TABLE_GAUGES = (
     TableGauge(
         "memwal.table.status.age",
         "s",
-        "Time since the status of the table was read, or since it was registered.",
+        "Time since the table was looked at, or since it was registered.",
         lambda t: t.status_age,
     ),
     TableGauge(

@@ -191,10 +191,10 @@ def _unwatched_reasons(
     if sample is None:
         yield _reason(Health.UNWATCHED, "its status has not been read yet", table.created_at)
         return
-    limit, silent = watch_limit(table), (now - sample.at).total_seconds()
+    limit, silent = watch_limit(table), (now - sample.known_at).total_seconds()
     if limit is not None and silent >= limit:
-        text = f"its status has not been read for {shown(silent)}, the limit is {shown(limit)}"
-        yield _reason(Health.UNWATCHED, text, sample.at)
+        text = f"it has not been looked at for {shown(silent)}, the limit is {shown(limit)}"
+        yield _reason(Health.UNWATCHED, text, sample.known_at)
 
 
 def watch_limit(table: ManagedTable) -> float | None:

@@ -65,7 +65,7 @@ class HistoryPoint:
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         values = plain_value(self.sample)
-        omitted = ("table", "version", "regions")
+        omitted = ("table", "version", "regions", "seen_at")
         return {
             **{key: value for key, value in values.items() if key not in omitted},
             "rows_in_per_second": None if self.rates is None else self.rates.rows_in,

@@ -20,7 +20,7 @@ from memwal.fleet.job_spec import Skipped
 from memwal.fleet.schedule import is_due
 from memwal.fleet.tables import Survey
 from memwal.jobs.job import JobResult
-from memwal.jobs.policy import WHEN_DUE
+from memwal.jobs.policy import SEEN_SECONDS, WHEN_DUE
 from memwal.util.log import safe_error_text
 from memwal.util.records import JsonRecord
 
@@ -39,6 +39,8 @@ SAMPLE_SECONDS = 60.0
 WORK_SECONDS = 5.0
 """Seconds for which the runs and skipped regions of tables that stay due are reused."""
 
+# Pause between two records of which tables were looked at.
+_RECORD_SECONDS = 15.0
 # More than reads at once: a read that exceeds its limit keeps its thread until it ends.
 _THREADS = 64
 _JITTER = 0.1  # So that the polls of many tables spread over the pause between them.
@@ -183,10 +185,12 @@ class _TablePoll:
     next_at: float = -math.inf
     polled_at: datetime | None = None
     task: asyncio.Task[None] | None = None
-    is_due: bool = False  # whether a job was due at the last poll
+    needs_work: bool = False  # by the last poll: a job was due, or regions were skipped
     reported: frozenset[str] | None = None  # due jobs as the catalog has them; None if not known
     has_sample: bool = True  # whether the status that was read last is in the catalog
     next_sample: float = -math.inf
+    looked_at: float = -math.inf  # when a poll last ended without an error
+    recorded_at: float = -math.inf  # as the catalog has it
 
 
 class TablePolls:
@@ -195,7 +199,12 @@ class TablePolls:
     A table with the schedule ``@due`` is polled every ``poll_seconds``, others by their schedules.
     Polls run in threads, and no call waits for one, so that a slow table delays no other. A table
     that cannot be read is recorded as failing in the catalog, and polled again after the pause that
-    the catalog tells.
+    the catalog tells. The catalog is also told which tables were looked at, by one statement for
+    all of them.
+
+    The first polls after a start are those of the tables that were due by the catalog, the longest
+    first, and of those without a sample. The others follow within the ``idle_poll_seconds`` of
+    their policies.
 
     Parameters
     ----------
@@ -227,7 +236,7 @@ class TablePolls:
         self.failures = FailureTracker(catalog)
         self.work = WorkReader(catalog)
         self.catalog_answers = False
-        self._next_refresh = -math.inf
+        self._next_refresh = self._next_record = -math.inf
         self._revision: tuple[int, datetime | None] | None = None
         self._polls: dict[str, _TablePoll] = {}
         self._results: list[Survey | Outcome] = []
@@ -259,6 +268,7 @@ class TablePolls:
             except StoreUnavailableError as error:
                 self.catalog_answers = False
                 logger.warning("the catalog cannot be read, trying again: %s", error)
+        await self._record_looks()
         await self._start(
             [
                 poll
@@ -313,11 +323,14 @@ class TablePolls:
 
     async def _refresh(self) -> None:
         """Read which tables there are, if the catalog has changed, and which jobs failed."""
+        is_first = self._revision is None
         tables = await asyncio.to_thread(self._read_catalog)
         self.catalog_answers = True
         if tables is None:
             return
         self._polls = {name: self._polls.get(name) or _TablePoll(tables[name]) for name in tables}
+        if is_first:
+            await asyncio.to_thread(self._order)
         for name, poll in self._polls.items():
             if poll.table.policy != tables[name].policy:
                 poll.next_at = -math.inf
@@ -334,19 +347,52 @@ class TablePolls:
         self._revision = revision
         return {table.name: table for table in tables if self._select(table)}
 
+    def _order(self) -> None:
+        """Order the first polls by what was due, and spread those of the other tables."""
+        due: dict[str, datetime] = {}
+        for job in self._catalog.reports.due_jobs():
+            due[job.table] = min(job.since, due.get(job.table, job.since))
+        idle = {sample.table for sample in self._catalog.latest_samples()} - due.keys()
+        now, at = time.monotonic(), datetime.now(UTC)
+        for name, poll in self._polls.items():
+            if name in idle and poll.table.starts_when_due:
+                pause = poll.table.policy.idle_poll_seconds
+                poll.next_at = now + random.uniform(0, pause)  # noqa: S311
+        ordered = sorted(self._polls, key=lambda name: due.get(name, at))
+        self._polls = {name: self._polls[name] for name in ordered}
+
+    async def _record_looks(self) -> None:
+        """Tell the catalog from time to time which tables were looked at and have not changed."""
+        now = time.monotonic()
+        if now < self._next_record:
+            return
+        self._next_record = now + _RECORD_SECONDS
+        polls = [poll for poll in self._polls.values() if poll.has_sample and _is_unrecorded(poll)]
+        if not polls:
+            return
+        # Taken first: a poll that ends meanwhile is recorded the next time.
+        looks = [(poll, poll.looked_at) for poll in polls]
+        try:
+            await asyncio.to_thread(self._catalog.record_seen, [poll.table.name for poll in polls])
+        except StoreUnavailableError as error:
+            logger.warning("which tables were looked at is not recorded: %s", error)
+            return
+        for poll, looked_at in looks:
+            poll.recorded_at = looked_at
+
     def _may_start(self, poll: _TablePoll) -> bool:
         name = poll.table.name
         return poll.task is None and not self.failures.is_backing_off(name, STATUS_JOB)
 
     async def _start(self, polls: list[_TablePoll]) -> None:
         polls = await self._changed(polls)
-        if any(poll.is_due for poll in polls):
-            due = [name for name, poll in self._polls.items() if poll.is_due]
+        if any(poll.needs_work for poll in polls):
+            due = [name for name, poll in self._polls.items() if poll.needs_work]
             try:
                 await self.work.read(due)
             except StoreUnavailableError as error:
                 logger.warning("the runs of due tables cannot be read, trying again: %s", error)
-                polls = [poll for poll in polls if not poll.is_due]
+                polls = [poll for poll in polls if not poll.needs_work]
         for poll in polls:
             poll.task = asyncio.ensure_future(self._poll(poll))
 
@@ -358,7 +404,9 @@ class TablePolls:
         if now < poll.next_at:
             return False
         policy = poll.table.policy
-        schedule = policy.poll_seconds if policy.schedule == WHEN_DUE else policy.schedule
+        schedule = policy.schedule
+        if schedule == WHEN_DUE:
+            schedule = poll.watch.pause_seconds(policy)
         if not isinstance(schedule, str):
             spread = random.uniform(1 - _JITTER, 1)  # noqa: S311
             poll.next_at = now + (math.inf if schedule is None else schedule * spread)
@@ -409,6 +457,11 @@ class TablePolls:
                 )
             # Not in the thread: a read that exceeds its limit may end later, and is a failure.
             await asyncio.to_thread(self.failures.clear, table.name, STATUS_JOB)
+            poll.looked_at = time.monotonic()
+            if table.policy.schedule == WHEN_DUE:
+                # Sooner than planned if the table has changed.
+                pause = poll.watch.pause_seconds(table.policy)
+                poll.next_at = min(poll.next_at, poll.looked_at + pause)
         except Exception as error:
             # A thread that did not answer in time may still use the old one.
             poll.watch = _new_watch()
@@ -429,17 +482,23 @@ class TablePolls:
         work = self.work.get(table.name)
         reading = watch.poll(self._catalog, table, storage_options=options, work=work)
         due = {job: due.reason for job, due in reading.survey.due.items() if due.reason}
-        poll.is_due = bool(due)
+        poll.needs_work = reading.needs_work
         if reading.is_fresh:
             poll.has_sample = False
         now = time.monotonic()
         if not poll.has_sample and now >= poll.next_sample:
-            self._catalog.record_backlog(table.name, reading.survey.status)
+            status, probe = reading.survey.status, watch.probe()
+            self._catalog.record_backlog(table.name, status, probe=probe)
             poll.has_sample, poll.next_sample = True, now + SAMPLE_SECONDS
         if poll.reported != frozenset(due):
             self._catalog.reports.record_due(table.name, due)
             poll.reported = frozenset(due)
         return reading.survey
+
+
+def _is_unrecorded(poll: _TablePoll) -> bool:
+    """Return whether the catalog is to be told that a table was looked at."""
+    return poll.looked_at - poll.recorded_at >= SEEN_SECONDS
 
 
 def _not_idle(polls: list[_TablePoll]) -> list[_TablePoll]:
@@ -448,9 +507,12 @@ def _not_idle(polls: list[_TablePoll]) -> list[_TablePoll]:
     def is_idle(poll: _TablePoll) -> bool:
         needs_sample = not poll.has_sample and now >= poll.next_sample
         try:
-            return not needs_sample and poll.watch.is_idle(poll.table)
+            is_idle = not needs_sample and poll.watch.is_idle(poll.table)
         except Exception:
             # The poll raises it again, for this table alone.
             return False
+        if is_idle:
+            poll.looked_at = now
+        return is_idle
 
     return [poll for poll in polls if not is_idle(poll)]

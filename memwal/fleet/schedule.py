@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.policy import MAX_REUSE_SECONDS, WHEN_DUE
+from memwal.jobs.policy import SEEN_SECONDS, WHEN_DUE
 
 _PRESETS = {
     "@hourly": "0 * * * *",
@@ -51,14 +51,14 @@ def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime
 def interval_seconds(schedule: str | float | None) -> float | None:
     """Return the longest interval between two surveys in seconds; None without a schedule.
 
-    With ``@due`` it is :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`: so long a status is reused.
+    With ``@due`` it is :data:`~memwal.jobs.policy.SEEN_SECONDS`.
     A cron expression that omits weekdays counts as a week. One that names days of the month counts
     as a month of 31 days, and one that omits months as twelve of these. Raises as :func:`is_due`.
     """
     if schedule is None or not isinstance(schedule, str):
         return schedule
     if schedule == WHEN_DUE:
-        return MAX_REUSE_SECONDS
+        return SEEN_SECONDS
     minutes, hours, days, months, weekdays = _parse_cron(schedule)
     if len(days) < 31 or len(months) < 12:
         return 31 * _DAY_SECONDS * (1 if len(months) == 12 else 12)

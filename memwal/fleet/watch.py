@@ -8,37 +8,45 @@ followed by (:mod:`memwal.region.change_trace`), and for the next version of the
 depends on time alone (ages, schedules) follows from the status that was read before, and from the
 clock.
 
+The longer nothing changes in an object store, the longer the pauses between two looks: a tenth of
+the time since the last change, at least the policy's ``poll_seconds`` and at most its
+``idle_poll_seconds``.
+
 Other clients leave no trace, nor does a process that dies between its commit and the trace. A
-*round* finds their changes: one request whether there is a new region, and one for each region
-whether its manifest has a next version. A tenth of the time since the last change that came without
-a trace passes between two rounds, at least the policy's ``poll_seconds`` and at most its
-``untraced_poll_seconds``. When more than :data:`~memwal.region.manifest_store.RECENT_SECONDS` have
-passed, the version after the known one may have been written and trimmed: then the round lists the
-regions' objects instead, a request for every 1,000, which shows new log entries too.
+*round* finds their changes, and new log entries: it lists the regions' objects, with a request for
+every 1,000. A tenth of the time since the last change that came without a trace passes between two
+rounds, at least ``poll_seconds`` and at most ``untraced_poll_seconds``.
 
 A status is read in full
 
 - when the table, its policy or its address changed,
 - before a job counts as due that was not due when it was read last: what is remembered never starts
-  a job. Of a table that stays due, because its job waits for its turn, only the catalog is read
-  again: a run may have served it without changing the table,
+  a job. Of a table that stays due, because its job waits for its turn, and of one with skipped
+  regions, only the catalog is read again: a run may have served it without changing the table,
 - while rows wait in the log, every :data:`UNFLUSHED_SECONDS`: whether their writer lives depends on
   the age of the log entries,
-- after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS` in any case: for what polls cannot see, such
-  as damaged files.
+- after :data:`FULL_READ_SECONDS` in any case: for what polls cannot see, such as damaged files.
 
 A change between the poll and the read that follows it is in the status that is read, and seen as a
 change once more by the next poll: what a poll compares is taken before the status is read.
+
+The catalog keeps what is compared beside the latest status (:meth:`TableWatch.probe`). A process
+that starts compares first, with a round, and reads only the tables that changed while no process
+watched them, or that are due. A stored status that was read by another version of memwal, before
+the table's latest registration, or in the future by the clock, is not used. Two processes that
+watch one table store what each has read: any of these pairs is right, since the status was read
+after what is compared.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from memwal.base_table.snapshot import open_base, table_manifest_key
 from memwal.fleet.tables import Survey, due_jobs, managed_location, survey
@@ -53,23 +61,21 @@ from memwal.format.paths import (
     table_manifest_keys,
     wal_dir,
 )
-from memwal.jobs.policy import MAX_REUSE_SECONDS, Policy
-from memwal.region.manifest_store import (
-    RECENT_SECONDS,
-    RegionManifestStore,
-    discover_regions,
-    parallel_reads,
-    read_manifests,
-)
+from memwal.jobs.policy import Policy
+from memwal.region.manifest_store import RECENT_SECONDS, discover_regions
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import STAMP_SETTLES_NS
 from memwal.util.clock import boot_seconds
-from memwal.util.concurrency import map_parallel
+from memwal.util.records import JsonMapping, JsonObject
+from memwal.version import __version__
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.history import TableWork
     from memwal.catalog.records import ManagedTable
+
+FULL_READ_SECONDS: Final = 86_400.0
+"""Longest time for which a status is reused."""
 
 UNFLUSHED_SECONDS: Final = 30.0
 """Time for which a status with rows in the log is reused."""
@@ -83,6 +89,11 @@ class Reading:
 
     survey: Survey
     is_fresh: bool
+
+    @property
+    def needs_work(self) -> bool:
+        """Return whether the next poll needs what the catalog has of the table."""
+        return _depends_on_work(self.survey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +109,10 @@ class TableWatch:
 
     def __init__(self) -> None:
         self._last: _Remembered | None = None
-        self._polled_at = 0.0
-        # When a change without a trace was seen last; a table that was never polled may have
-        # changed just now.
-        self._untraced_at = boot_seconds()
-        self._log_tips: dict[UUID, int] = {}
+        self._has_started = False
+        self._polled_at = self._changed_at = boot_seconds()
+        # When a change without a trace was seen last.
+        self._untraced_at = -math.inf
 
     def poll(
         self,
@@ -120,13 +130,16 @@ class TableWatch:
         """
         now = now or datetime.now(UTC)
         location = managed_location(managed, storage_options=storage_options)
+        if not self._has_started:
+            self._has_started = True
+            self._restore(catalog, managed, location, now)
         last = self._unchanged(managed)
         if last is not None:
             were_due = _due_jobs(last.survey)
-            if were_due:
+            if _depends_on_work(last.survey):
                 name = managed.name
                 last = _with_work(last, catalog.work_of([name])[name] if work is None else work)
-            reused = _aged(last, now)
+            reused = self._aged(last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
                 return Reading(survey=reused, is_fresh=False)
@@ -147,7 +160,46 @@ class TableWatch:
         if last is None:
             return False
         self._last = last
-        return not _due_jobs(last.survey) and not _due_jobs(_aged(last, datetime.now(UTC)))
+        aged = self._aged(last, datetime.now(UTC))
+        return not _depends_on_work(last.survey) and not _due_jobs(aged)
+
+    def pause_seconds(self, policy: Policy) -> float:
+        """Return the pause until the next poll of a table that starts when due."""
+        last = self._last
+        if last is None or not last.probe.is_remote or _depends_on_work(last.survey):
+            return policy.poll_seconds
+        return self._pause(self._changed_at, policy.poll_seconds, policy.idle_poll_seconds)
+
+    def probe(self) -> JsonObject | None:
+        """Return what the next poll compares, for the catalog; None if it reads in full."""
+        values = None if self._last is None else self._last.probe.to_dict()
+        return None if values is None else {"memwal": __version__, **values}
+
+    def _restore(
+        self, catalog: Catalog, managed: ManagedTable, location: TableLocation, now: datetime
+    ) -> None:
+        """Remember the status in the catalog, which a process that ended may have read."""
+        created = (now - managed.created_at).total_seconds()
+        self._untraced_at = self._polled_at - max(0.0, created)
+        state = next(iter(catalog.states(table=managed.name)), None)
+        if state is None or not managed.updated_at <= state.at <= now:
+            return
+        values = state.probe or {}
+        if values.get("memwal") != __version__ or state.status.uri != location.uri:
+            return
+        work = catalog.work_of([managed.name])[managed.name]
+        # No job: any that is due is one that was not when the status was read.
+        remembered = Survey(
+            table=managed,
+            status=state.status,
+            due={},
+            skipped_regions=work.skipped_regions,
+            last_runs=work.last_runs,
+        )
+        read_at = self._polled_at - (now - state.at).total_seconds()
+        kind = _FolderTimes if _is_local(location) else _Traced
+        self._last = _Remembered(remembered, kind(location, values, read_at), read_at, state.at)
+        self._polled_at = self._changed_at = read_at
 
     def _unchanged(self, managed: ManagedTable) -> _Remembered | None:
         """Forget the last survey; return it if the table has not changed since."""
@@ -155,42 +207,62 @@ class TableWatch:
         self._last, self._polled_at = None, boot_seconds()
         if last is None or not self._is_reusable(last, managed):
             return None
-        pause = self._polled_at - polled_at
-        return None if self._has_changed(last.probe, managed.policy, pause) else last
+        if not self._has_changed(last.probe, managed.policy, self._polled_at - polled_at):
+            return last
+        self._changed_at = self._polled_at
+        return None
 
     def _is_reusable(self, last: _Remembered, managed: ManagedTable) -> bool:
         age = self._polled_at - last.read_at
         status = last.survey.status
         if status.oldest_unflushed_seconds is not None and age >= UNFLUSHED_SECONDS:
             return False
-        # A table must not seem to be unwatched.
-        longest = min(MAX_REUSE_SECONDS, managed.policy.late_seconds / 2)
         same_table = replace(managed, regions=last.survey.table.regions) == last.survey.table
-        return age < longest and same_table
+        return age < FULL_READ_SECONDS and same_table
 
     def _has_changed(self, probe: _FolderTimes | _Traced, policy: Policy, pause: float) -> bool:
         if isinstance(probe, _FolderTimes):
-            return pause >= RECENT_SECONDS or probe.has_changed()
-        # A pause of the process can be longer than manifests are kept: then a next version that
-        # does not exist proves nothing.
-        paused = pause >= RECENT_SECONDS
-        if probe.has_trace() or probe.has_new_base(certain=paused):
+            return probe.has_changed()
+        # After a longer pause, a next version may have been written and deleted.
+        if probe.has_trace() or probe.has_new_base(certain=pause >= RECENT_SECONDS):
             return True
+        every = self._pause(self._untraced_at, policy.poll_seconds, policy.untraced_poll_seconds)
         now = self._polled_at
-        wanted = (now - self._untraced_at) / _PART
-        every = max(policy.poll_seconds, min(wanted, policy.untraced_poll_seconds))
-        since = now - probe.round_at
-        if every > policy.poll_seconds and since < every and not paused:
+        if every > policy.poll_seconds and now - probe.round_at < every:
             return False
         probe.round_at = now
-        if since < RECENT_SECONDS:
-            changed = probe.has_new_manifest()
-        else:
-            changed = probe.lists_change(self._log_tips)
-        # The trace may follow its commit a moment later.
-        if changed and not probe.has_trace():
-            self._untraced_at = now
-        return changed
+        match probe.find_change():
+            case None:
+                return False
+            # The trace may follow its commit a moment later.
+            case Change.MANIFEST if not probe.has_trace():
+                self._untraced_at = now
+        return True
+
+    def _pause(self, since: float, least: float, most: float) -> float:
+        return max(least, min((self._polled_at - since) / _PART, most))
+
+    def _aged(self, last: _Remembered, now: datetime) -> Survey:
+        """Return a survey as it would be read now of a table that did not change."""
+        # The clock that is set back does not make ages stand still.
+        seconds = max((now - last.at).total_seconds(), self._polled_at - last.read_at)
+        status = last.survey.status.aged(seconds)
+        skipped = tuple(
+            replace(record, waiting=record.next_try_at > now)
+            for record in last.survey.skipped_regions
+        )
+        due = due_jobs(
+            status, last.survey.table.policy, skipped, now=now, last_runs=last.survey.last_runs
+        )
+        return replace(last.survey, status=status, due=due, skipped_regions=skipped)
+
+
+def _depends_on_work(survey: Survey) -> bool:
+    """Return whether runs and skipped regions in the catalog can change what is due of a table.
+
+    While a region waits for its next try, a person may have it tried now.
+    """
+    return bool(survey.skipped_regions or _due_jobs(survey))
 
 
 def _due_jobs(survey: Survey) -> set[str]:
@@ -203,58 +275,77 @@ def _with_work(last: _Remembered, work: TableWork) -> _Remembered:
     return replace(last, survey=survey)
 
 
-def _aged(last: _Remembered, now: datetime) -> Survey:
-    """Return a survey as it would be read now of a table that did not change."""
-    status = last.survey.status.aged(max(0.0, (now - last.at).total_seconds()))
-    skipped = tuple(
-        replace(record, waiting=record.next_try_at > now) for record in last.survey.skipped_regions
-    )
-    due = due_jobs(
-        status, last.survey.table.policy, skipped, now=now, last_runs=last.survey.last_runs
-    )
-    return replace(last.survey, status=status, due=due, skipped_regions=skipped)
-
-
 class _FolderTimes:
     """Times of the folders that every change creates or deletes a file in."""
 
     is_quick = True  # Takes system calls only.
+    is_remote = False
 
-    def __init__(self, location: TableLocation) -> None:
+    def __init__(
+        self, location: TableLocation, stored: JsonMapping | None = None, at: float = 0.0
+    ) -> None:
         self._store = location.store
+        if stored is not None:
+            self._settled = True
+            self._stamps: dict[str, int | None] = stored["folders"]
+            return
         regions = discover_regions(location.store)
-        self._folders = [
-            VERSIONS_DIR,
-            MEM_WAL_DIR,
-            *(folder(region) for region in regions for folder in (manifest_dir, wal_dir)),
-        ]
+        folders = [folder(region) for region in regions for folder in (manifest_dir, wal_dir)]
         now = time.time_ns()
-        self._stamps = self._read()
-        self._settled = max(stamp or 0 for stamp in self._stamps) < now - STAMP_SETTLES_NS
+        self._stamps = self._read([VERSIONS_DIR, MEM_WAL_DIR, *folders])
+        newest = max(stamp or 0 for stamp in self._stamps.values())
+        self._settled = newest < now - STAMP_SETTLES_NS
+
+    def to_dict(self) -> JsonObject | None:
+        """Return the times; None if they may tell nothing of a change that followed at once."""
+        return {"folders": self._stamps} if self._settled else None
 
     def has_changed(self) -> bool:
-        return not self._settled or self._read() != self._stamps
+        return not self._settled or self._read(self._stamps) != self._stamps
 
-    def _read(self) -> list[int | None]:
-        return [self._store.folder_stamp(folder) for folder in self._folders]
+    def _read(self, folders: Iterable[str]) -> dict[str, int | None]:
+        return {folder: self._store.folder_stamp(folder) for folder in folders}
+
+
+class Change(Enum):
+    """What a listing shows of a table in an object store."""
+
+    MANIFEST = "manifest"
+    """Another manifest, or another region."""
+    LOG = "log"
+    """New log entries only, which are no commit and leave no trace."""
 
 
 class _Traced:
-    """Trace of changes, next base version, and manifests of the regions in an object store."""
+    """Trace of changes, next base version, and a listing of the regions in an object store."""
 
     is_quick = False
 
-    def __init__(self, location: TableLocation) -> None:
-        self.round_at = boot_seconds()
+    def __init__(
+        self, location: TableLocation, stored: JsonMapping | None = None, at: float | None = None
+    ) -> None:
+        self.round_at = boot_seconds() if at is None else at
+        self.is_remote = not location.store.is_local
         self._store = location.store
-        # First: what is committed after the manifests below were read leaves another one.
+        if stored is not None:
+            self._trace, self._regions = stored["trace"], stored["regions"]
+            self._base, self._next_base = stored["base"], stored["next_base"]
+            return
+        # First: what is committed after the listing below leaves another one.
         self._trace = self._read_trace()
         version = open_base(location).version
         self._base = table_manifest_key(location, version)
         used = table_manifest_keys(version).index(self._base)
         self._next_base = table_manifest_keys(version + 1)[used]
-        self._regions = discover_regions(self._store)
-        self._manifests = read_manifests(self._store, self._regions)
+        self._regions = self._list()
+
+    def to_dict(self) -> JsonObject | None:
+        return {
+            "trace": self._trace,
+            "base": self._base,
+            "next_base": self._next_base,
+            "regions": self._regions,
+        }
 
     def has_trace(self) -> bool:
         """Return whether a trace was left since; one request."""
@@ -269,57 +360,39 @@ class _Traced:
             certain and not self._store.exists(self._base)
         )
 
-    def has_new_manifest(self) -> bool:
-        """Return whether there is a new region or next version of a manifest.
+    def find_change(self) -> Change | None:
+        """Return what a listing shows that the one before did not."""
+        found, known = self._list(), self._regions
+        if {r: version for r, (version, _) in found.items()} != {
+            r: version for r, (version, _) in known.items()
+        }:
+            return Change.MANIFEST
+        # The newest entry of a log is never deleted.
+        return Change.LOG if any(found[r][1] > tip for r, (_, tip) in known.items()) else None
 
-        Relies on a next version to be there still if it was ever written.
-        """
-        if discover_regions(self._store) != self._regions:
-            return True
-        stores = [RegionManifestStore(self._store, region) for region in self._manifests]
-        return any(
-            map_parallel(
-                lambda region: region.has_successor(self._manifests[region.region_id]),
-                stores,
-                threads=parallel_reads(self._store),
-            )
-        )
-
-    def lists_change(self, log_tips: dict[UUID, int]) -> bool:
-        """Return whether a listing shows other manifests, or log entries that are new.
-
-        ``log_tips`` has the newest entries that were seen before, and is updated.
-        """
-        versions: dict[UUID, int] = {}
-        tips: dict[UUID, int] = {}
-        regions = set()
+    def _list(self) -> dict[str, list[int]]:
+        """Return the newest version of the manifest and the newest log entry of each region."""
+        regions: dict[str, list[int]] = {}
         for info in self._store.list(MEM_WAL_DIR):
             _, name, *rest = info.key.split("/")
-            region = parse_region_name(name)
-            if region is None:
+            if parse_region_name(name) is None:
                 continue
-            regions.add(region)
-            version = position = None
+            newest = regions.setdefault(name, [0, 0])
             match rest:
                 case ["manifest", file]:
-                    version = parse_manifest_name(file)
+                    newest[0] = max(newest[0], parse_manifest_name(file) or 0)
                 case ["wal", file]:
-                    position = parse_wal_name(file)
-            versions[region] = max(versions.get(region, 0), version or 0)
-            tips[region] = max(tips.get(region, 0), position or 0)
-        known = {region: manifest.version for region, manifest in self._manifests.items()}
-        if regions != set(self._regions) or known != {r: v for r, v in versions.items() if v}:
-            return True
-        logged = {region: manifest.last_logged for region, manifest in self._manifests.items()}
-        new = [r for r in known if tips[r] > max(logged[r], log_tips.get(r, 0))]
-        log_tips.update(tips)
-        return bool(new)
+                    newest[1] = max(newest[1], parse_wal_name(file) or 0)
+        return regions
 
-    def _read_trace(self) -> object:
+    def _read_trace(self) -> list[str | int | None] | None:
         info = self._store.head(CHANGE_TRACE_KEY)
-        return None if info is None else (info.e_tag, info.modified, info.size)
+        return None if info is None else [info.e_tag, info.modified.isoformat(), info.size]
+
+
+def _is_local(location: TableLocation) -> bool:
+    return location.store.folder_stamp(MEM_WAL_DIR) is not None
 
 
 def _probe(location: TableLocation) -> _FolderTimes | _Traced:
-    local = location.store.folder_stamp(MEM_WAL_DIR) is not None
-    return _FolderTimes(location) if local else _Traced(location)
+    return _FolderTimes(location) if _is_local(location) else _Traced(location)

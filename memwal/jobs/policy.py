@@ -38,8 +38,8 @@ MIB = 1024 * 1024
 WHEN_DUE: Final = "@due"
 """Schedule of a table whose runs start when something is due."""
 
-MAX_REUSE_SECONDS: Final = 600.0
-"""Longest pause between two full reads of the status of a table that starts when due."""
+SEEN_SECONDS: Final = 600.0
+"""Pause after which the catalog is told again that a table was looked at and has not changed."""
 
 _PRESETS = frozenset({WHEN_DUE, "@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
@@ -265,11 +265,18 @@ class Policy(JsonRecord):
         "that has not changed is two HEAD requests, and on local disks none.",
         low=1,
     )
+    idle_poll_seconds: float = seconds(
+        120.0,
+        "Longest pause between two looks at such a table in an object store, unless "
+        "``poll_seconds`` is longer. The pauses grow with the time since the last change, to a "
+        "tenth of it. After a start, tables that were not due are first looked at within so long.",
+        low=1,
+    )
     untraced_poll_seconds: float = seconds(
         900.0,
         "How late a change by another client than memwal, or by a process that died, is noticed "
         "in an object store: after a tenth of the time since the last such change, and after so "
-        "long at most. Each time costs one request for each region, or a listing.",
+        "long at most. Each time costs a request for every 1,000 objects of the regions.",
         low=1,
     )
     # Readers rely for so long on a manifest that they read.

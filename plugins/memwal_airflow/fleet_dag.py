@@ -29,7 +29,6 @@ from airflow.sdk.exceptions import AirflowException
 import memwal.catalog
 from memwal.catalog.records import START_JOB, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.spark.result_store import clean_results
 from memwal.util.records import JsonObject
 from memwal_airflow import SECTION
@@ -77,8 +76,8 @@ class FleetSettings:
 
 FLEET_DAG_ID = "memwal_fleet"
 
-UNWATCHED = timedelta(seconds=2 * MAX_REUSE_SECONDS)
-"""Without a stored status for so long, a table counts as one that no triggerer looks at."""
+UNWATCHED = timedelta(minutes=20)
+"""Not looked at for so long, a table counts as one that no triggerer watches."""
 
 logger = logging.getLogger(__name__)
 
@@ -184,9 +183,8 @@ def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
     """Start due tables that nobody else starts; return their names.
 
     No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
-    A triggerer stores the status of each table that starts when due every few minutes. The status
-    that is read here is not stored: the health of a table that is not due goes on to say that
-    nobody looks at it.
+    A triggerer records every few minutes which tables it looked at. The status that is read here is
+    not stored: the health of a table that is not due goes on to say that nobody looks at it.
     """
     from memwal.fleet.tables import survey
 
@@ -236,12 +234,12 @@ def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
 
 
 def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[ManagedTable]:
-    """Return the tables that start when due, and whose status was not stored for so long."""
-    sampled = {sample.table: sample.at for sample in catalog.latest_samples()}
+    """Return the tables that start when due, and that no process looked at for so long."""
+    seen = {sample.table: sample.known_at for sample in catalog.latest_samples()}
     return [
         table
         for table in catalog.list(enabled_only=True)
-        if table.starts_when_due and now - sampled.get(table.name, table.created_at) >= UNWATCHED
+        if table.starts_when_due and now - seen.get(table.name, table.created_at) >= UNWATCHED
     ]
 
 

@@ -64,6 +64,13 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
             Health.UNWATCHED,
             [["2 h"]],
         ),
+        # Nothing has changed since then.
+        (
+            replace(SAMPLE, generations=0, at=NOW - timedelta(hours=2), seen_at=NOW),
+            {},
+            Health.OK,
+            [],
+        ),
         (replace(SAMPLE, oldest_seconds=570.0), {}, Health.LATE, [["10 min", "10 min"]]),
         (
             replace(SAMPLE, oldest_seconds=3569.0),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from support.data import statuses
 from support.data.policies import IDLE
 from support.data.tables import numbered
 
@@ -23,6 +24,7 @@ from memwal.fleet.polls import Outcome, ReadLimits, TablePolls
 from memwal.fleet.tables import Survey
 from memwal.fleet.watch import TableWatch
 from memwal.jobs.job import JobResult
+from memwal.jobs.policy import SEEN_SECONDS
 
 Managed = Callable[..., memwal.Table]
 
@@ -328,6 +330,52 @@ def test_statements_do_not_grow_with_the_tables_that_wait(
     run(catalog, work, refresh_seconds=5)
     # Two a second at most, for any number of tables: the pauses between polls are drawn.
     assert len(statements) <= 120, statements
+
+
+def test_the_catalog_knows_that_an_idle_table_is_looked_at(
+    catalog: Catalog, managed: Managed, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
+    managed("flights", policy=IDLE)
+    catalog.register("lost", uri="/nowhere", policy=IDLE)
+
+    async def work(loop: Loop) -> None:
+        await _live(loop.polls, clock, 60)
+        (before,) = catalog.latest_samples()
+        clock.now += SEEN_SECONDS
+        await _live(loop.polls, clock, 60)
+        (after,) = catalog.latest_samples()
+        assert after.at == before.at
+        assert after.known_at > before.known_at
+
+    run(catalog, work)
+
+
+def test_what_was_due_is_polled_first_after_a_start(
+    catalog: Catalog, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a-idle", "b-new", "c-due", "d-due-first"):
+        catalog.register(name, uri="/nowhere", policy=IDLE)
+        if name != "b-new":
+            catalog.record_backlog(name, statuses.status(statuses.region(1)))
+    for name in ("d-due-first", "c-due"):
+        catalog.reports.record_due(name, {"merge": "old"})
+    polled: list[str] = []
+
+    def poll(watch: TableWatch, catalog: Catalog, table: ManagedTable, **options: Any) -> Any:
+        polled.append(table.name)
+        raise StoreUnavailableError("no")
+
+    monkeypatch.setattr(TableWatch, "poll", poll)
+
+    async def work(loop: Loop) -> None:
+        await _live(loop.polls, clock, 1)
+        assert polled == ["d-due-first", "c-due", "b-new"]
+        clock.now += IDLE.idle_poll_seconds
+        await _live(loop.polls, clock, 1)
+        assert polled[-1] == "a-idle"
+
+    run(catalog, work, limits=ReadLimits(max_reads=1))
 
 
 def test_a_job_that_ended_is_seen_at_once(

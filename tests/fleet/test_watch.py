@@ -17,10 +17,9 @@ import memwal
 from memwal.catalog import Catalog
 from memwal.errors import MemWalError, StoreAccessError
 from memwal.fleet import watch as watch_module
-from memwal.fleet.watch import Reading, TableWatch
+from memwal.fleet.watch import FULL_READ_SECONDS, Reading, TableWatch
 from memwal.format.paths import CHANGE_TRACE_KEY, region_dir
 from memwal.jobs.job import SkippedRegion
-from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.region import change_trace
 from memwal.region.change_trace import wait_for_traces
 from memwal.storage.local import LocalStore
@@ -106,7 +105,9 @@ def _append_to_the_base_table(flights: Watched) -> None:
 
 
 def _make_a_region(flights: Watched) -> None:
-    (folder(flights.table) / region_dir(uuid4())).mkdir()
+    entry = folder(flights.table) / region_dir(uuid4()) / "wal" / "0.arrow"
+    entry.parent.mkdir(parents=True)
+    entry.touch()
 
 
 def _change_the_policy(flights: Watched) -> None:
@@ -158,27 +159,27 @@ def test_rows_in_the_log_are_polled_more_often(flights: Watched, clock: Clock) -
 
 def test_a_status_is_not_reused_for_ever(flights: Watched, clock: Clock) -> None:
     flights.settle()
-    for _ in range(int(MAX_REUSE_SECONDS / 60) - 1):
-        clock.seconds += 60
-        assert not flights.poll().is_fresh
+    clock.seconds += FULL_READ_SECONDS - 60
+    assert not flights.poll().is_fresh
     clock.seconds += 60
     assert flights.poll().is_fresh
 
 
-def test_a_table_never_seems_to_be_unwatched(flights: Watched, clock: Clock) -> None:
-    flights.catalog.update("flights", policy=replace(IDLE, late_seconds=60))
+@each_way
+def test_after_a_long_pause_of_the_process_a_change_is_seen(flights: Watched, clock: Clock) -> None:
     flights.settle()
-    clock.seconds += 30
+    clock.seconds += 7_200
+    assert not flights.poll().is_fresh
+    _flush(flights)
+    clock.seconds += 7_200
     assert flights.poll().is_fresh
 
 
-def test_after_a_long_pause_of_the_process_everything_is_read(
-    flights: Watched, clock: Clock
-) -> None:
-    """Meanwhile the manifests in which it would look for a change can be trimmed."""
+def test_ages_go_on_when_the_clock_is_set_back(flights: Watched, clock: Clock) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_age_seconds=3_600))
     flights.settle()
-    clock.seconds += 130
-    assert flights.poll().is_fresh
+    clock.seconds += 4_000
+    assert flights.poll(later=-4_000).is_fresh
 
 
 def test_what_is_remembered_never_starts_a_job(flights: Watched) -> None:
@@ -209,9 +210,12 @@ def test_what_the_catalog_says_meanwhile_counts(flights: Watched) -> None:
         for region in reading.survey.status.regions
     ]
     flights.catalog.backoffs.skip_regions("flights", skipped)
-    reading = flights.poll()
-    assert not reading.is_fresh
-    assert reading.survey.due["merge"].reason is None
+    for _ in range(2):
+        reading = flights.poll()
+        assert not reading.is_fresh
+        assert reading.survey.due["merge"].reason is None
+    flights.catalog.backoffs.retry_regions("flights")
+    assert flights.poll(later=1).survey.due["merge"].reason is not None
 
 
 def test_a_limit_that_only_time_reaches_is_noticed(
@@ -263,6 +267,51 @@ def test_on_a_local_disk_a_poll_at_an_idle_table_opens_no_file(
     assert not flights.poll().is_fresh
 
 
+def _restarted(flights: Watched, *, probe: bool = True) -> None:
+    """Store what the watcher knows, as its loop does, and watch with another process."""
+    values = flights.watch.probe() if probe else None
+    status = flights.poll().survey.status
+    flights.catalog.record_backlog("flights", status, probe=values)
+    flights.watch = TableWatch()
+
+
+@each_way
+def test_a_process_that_starts_reads_what_changed_meanwhile(flights: Watched) -> None:
+    flights.settle()
+    for change in (_append_to_the_base_table, _make_a_region, _change_the_policy):
+        _restarted(flights)
+        reading = flights.poll()
+        assert not reading.is_fresh
+        assert reading.survey.status.backlog_generations > 0
+        assert not flights.poll().is_fresh
+        _restarted(flights)
+        change(flights)
+        assert flights.poll().is_fresh
+
+
+def test_a_process_that_starts_reads_what_is_due(flights: Watched) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
+    flights.settle()
+    _restarted(flights)
+    reading = flights.poll()
+    assert reading.is_fresh
+    assert reading.survey.due["merge"].reason is not None
+
+
+def test_a_status_that_cannot_be_compared_is_not_reused(
+    flights: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.settle()
+    _restarted(flights, probe=False)
+    assert flights.poll().is_fresh
+    _restarted(flights)
+    # The clock was set back: the ages in the status would be wrong.
+    assert flights.poll(later=-3_600).is_fresh
+    _restarted(flights)
+    monkeypatch.setattr("memwal.fleet.watch.__version__", "another")
+    assert flights.poll().is_fresh
+
+
 def _unexpected(*arguments: object, **options: object) -> object:
     raise AssertionError("a file was opened")
 
@@ -277,13 +326,17 @@ class Remote(Watched):
         super().__init__(table, catalog)
         self.clock = clock
 
-    def fresh_after(self, *, every: float = 60.0) -> float:
+    def is_read(self, *, after: float) -> bool:
+        """Poll after a pause, and return whether the status was read again."""
+        self.clock.seconds += after
+        return self.poll(later=self.clock.seconds - 1_000).is_fresh
+
+    def fresh_after(self) -> float:
         """Poll until the status is read again, and return how many seconds that took."""
         started = self.clock.seconds
-        while True:
-            self.clock.seconds += every
-            if self.poll(later=self.clock.seconds - 1_000).is_fresh:
-                return self.clock.seconds - started
+        while not self.is_read(after=60):
+            assert self.clock.seconds < started + 3_600
+        return self.clock.seconds - started
 
 
 @pytest.fixture
@@ -302,8 +355,10 @@ def remote(faults: FaultyStores, flights: Watched, clock: Clock) -> Remote:
     flights.catalog.update("flights", policy=UNTRACED)
     remote = Remote(memwal.open(flights.table.uri), flights.catalog, clock)
     remote.poll()
-    while clock.seconds < 10_000:
-        remote.fresh_after()
+    assert not remote.is_read(after=9_000)
+    _flush(remote)
+    assert wait_for_traces(60)
+    assert remote.is_read(after=60)
     return remote
 
 
@@ -334,28 +389,22 @@ def test_two_requests_find_what_writers_of_ours_did(
 def test_a_change_without_a_trace_is_found_by_a_round(remote: Remote) -> None:
     """And so are the next ones, sooner: the client that made it may go on."""
     region = remote.table.region_ids()[0]
-    assert remote.fresh_after() == MAX_REUSE_SECONDS
     native.writer(remote.table, region)
     assert remote.fresh_after() == UNTRACED.untraced_poll_seconds
     for _ in range(2):
         native.writer(remote.table, region)
         assert remote.fresh_after() == 60
-    for _ in range(4):
-        assert remote.fresh_after() == MAX_REUSE_SECONDS
+    assert not remote.is_read(after=3_000)
     native.writer(remote.table, region)
     assert remote.fresh_after() == 300
 
 
 def test_a_new_region_without_a_trace_is_found_by_a_round(remote: Remote) -> None:
-    assert remote.fresh_after() == MAX_REUSE_SECONDS
-    entry = folder(remote.table) / region_dir(uuid4()) / "wal" / "0.arrow"
-    entry.parent.mkdir(parents=True)
-    entry.touch()
+    _make_a_region(remote)
     assert remote.fresh_after() == 300
 
 
 def test_log_entries_without_a_manifest_are_found_by_a_round(remote: Remote) -> None:
-    assert remote.fresh_after() == MAX_REUSE_SECONDS
     with remote.table.writer() as writer:
         writer.claim()
         assert wait_for_traces(60)
@@ -367,7 +416,6 @@ def test_log_entries_without_a_manifest_are_found_by_a_round(remote: Remote) -> 
 def test_what_a_process_that_died_before_its_trace_committed_is_found_by_a_round(
     remote: Remote, store: FaultyStore
 ) -> None:
-    assert remote.fresh_after() == MAX_REUSE_SECONDS
     store.fail("put", CHANGE_TRACE_KEY, StoreAccessError("no"), times=100)
     _flush(remote)
     assert remote.fresh_after() == 300
@@ -383,11 +431,50 @@ def test_two_writers_leave_two_traces(remote: Remote, clock: Clock) -> None:
 
 
 def test_a_process_that_paused_does_not_rely_on_the_absence_of_a_next_version(
-    remote: Remote, store: FaultyStore, clock: Clock
+    remote: Remote, store: FaultyStore
 ) -> None:
-    """Meanwhile it can have been written and trimmed."""
-    clock.seconds += 130
+    """Meanwhile it can have been written and deleted."""
     store.clear()
-    assert not remote.poll().is_fresh
-    assert store.count("list", "_mem_wal") == 1
+    assert not remote.is_read(after=130)
     assert store.count("head", "_versions/*") == 2
+
+
+def test_a_process_that_starts_compares_with_a_round(remote: Remote, store: FaultyStore) -> None:
+    for change in (_flush, lambda _: native.writer(remote.table, remote.table.region_ids()[0])):
+        _restarted(remote)
+        store.clear()
+        assert not remote.poll().is_fresh
+        assert len(store.calls) < 6
+        _restarted(remote)
+        change(remote)
+        assert wait_for_traces(60)
+        assert remote.is_read(after=UNTRACED.untraced_poll_seconds)
+
+
+def test_an_idle_table_in_an_object_store_is_looked_at_less_often(remote: Remote) -> None:
+    watch = remote.watch
+    pauses = []
+    for after in (0, 400, 10_000):
+        assert not remote.is_read(after=after)
+        pauses.append(watch.pause_seconds(UNTRACED))
+    assert pauses == [UNTRACED.poll_seconds, 40, UNTRACED.idle_poll_seconds]
+    assert watch.pause_seconds(replace(UNTRACED, poll_seconds=7_200)) == 7_200
+    _flush(remote)
+    assert wait_for_traces(60)
+    assert remote.is_read(after=100)
+    assert watch.pause_seconds(UNTRACED) == UNTRACED.poll_seconds
+
+
+def test_a_due_table_is_looked_at_as_often_as_before(remote: Remote) -> None:
+    policy = replace(UNTRACED, merge_at_generations=1)
+    remote.catalog.update("flights", policy=policy)
+    assert remote.is_read(after=60)
+    assert not remote.is_read(after=5_000)
+    assert remote.watch.pause_seconds(policy) == policy.poll_seconds
+
+
+def test_the_pauses_of_a_local_table_do_not_grow(flights: Watched, clock: Clock) -> None:
+    flights.settle()
+    clock.seconds += 10_000
+    flights.poll()
+    assert flights.watch.pause_seconds(IDLE) == IDLE.poll_seconds

@@ -81,6 +81,10 @@ def test_a_table_that_nobody_looks_at_is_noticed(backlog: Any, catalog: Catalog)
     assert [table.name for table in unwatched_tables(catalog, now=later)] == ["due"]
     catalog.record_backlog("due", backlog.table.status())
     assert unwatched_tables(catalog, now=datetime.now(UTC) + UNWATCHED / 2) == []
+    catalog.record_seen(["due", "hourly"])
+    # A table that does not change has no newer sample.
+    (sample,) = catalog.latest_samples()
+    assert unwatched_tables(catalog, now=sample.at + UNWATCHED) == []
 
 
 def test_a_table_that_is_announced_in_vain_is_noticed(catalog: Catalog) -> None:

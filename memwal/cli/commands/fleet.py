@@ -244,7 +244,7 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
         sample and sample.generations,
         sample and size(sample.bytes),
         age(table.oldest_seconds),
-        ago(None if sample is None else sample.at),
+        ago(None if sample is None else sample.known_at),
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
         table.skipped_regions,
