@@ -200,7 +200,9 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
 
 
 @pytest.mark.bench
-@pytest.mark.parametrize("part", ["parse", "idle", "looks", "due", "due-warm", "due-submit", "bare"])
+@pytest.mark.parametrize(
+    "part", ["parse", "idle", "looks", "due", "due-warm", "due-submit", "bare"]
+)
 def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
     report = json.loads(run("airflow.py", tmp_path, "--json", "--only", part, *few))

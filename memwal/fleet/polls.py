@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -350,11 +351,14 @@ class TablePolls:
     def _order(self) -> None:
         """Order the first polls by what was due, and spread those of the other tables."""
         due: dict[str, datetime] = {}
+        jobs: defaultdict[str, set[str]] = defaultdict(set)
         for job in self._catalog.reports.due_jobs():
             due[job.table] = min(job.since, due.get(job.table, job.since))
+            jobs[job.table].add(job.job)
         idle = {sample.table for sample in self._catalog.latest_samples()} - due.keys()
         now, at = time.monotonic(), datetime.now(UTC)
         for name, poll in self._polls.items():
+            poll.reported = frozenset(jobs[name])
             if name in idle and poll.table.starts_when_due:
                 pause = poll.table.policy.idle_poll_seconds
                 poll.next_at = now + random.uniform(0, pause)  # noqa: S311

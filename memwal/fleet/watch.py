@@ -328,7 +328,8 @@ class _Traced:
         self.is_remote = not location.store.is_local
         self._store = location.store
         if stored is not None:
-            self._trace, self._regions = stored["trace"], stored["regions"]
+            self._trace: list[str | int | None] | None = stored["trace"]
+            self._regions: dict[str, list[int]] = stored["regions"]
             self._base, self._next_base = stored["base"], stored["next_base"]
             return
         # First: what is committed after the listing below leaves another one.
