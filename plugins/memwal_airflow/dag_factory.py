@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
 from memwal_airflow.combined.settings import are_combined
 from memwal_airflow.notifications.failures import record_dag_failure, run_deadline
+from memwal_airflow.notifications.owners import setting_by_owner
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
@@ -56,6 +57,12 @@ logger = logging.getLogger(__name__)
 START = datetime(2025, 1, 1, tzinfo=UTC)
 MAX_JOB_DURATION = timedelta(hours=6)
 
+OWNER_RIGHTS: dict[str, Collection[str]] = {
+    "DAGs": {"can_read", "can_edit"},
+    "DAG Runs": {"can_read", "can_create"},
+}
+"""Rights of a role of ``[memwal] owner_roles`` on a DAG: see the table, start its jobs."""
+
 LATER_TASKS = {
     "recover": "recover",
     "index": "index",
@@ -67,22 +74,25 @@ LATER_TASKS = {
 """The tasks behind the merge, by their jobs."""
 
 
-def build_dags(snapshot: str | Path) -> dict[str, DAG]:
+def build_dags(snapshot: str | Path, *, owners: Collection[str] | None = None) -> dict[str, DAG]:
     """Build the DAGs of the enabled tables of a snapshot that have their own, by DAG id.
 
     See :func:`memwal_airflow.combined.settings.are_combined`.
     Where Airflow parses the DAG file for a task, only the DAG of that task is built. A table whose
     DAG cannot be built is left out, and the reason is its last error in the catalog. An invalid
-    snapshot raises InvalidInputError, which Airflow shows as an import error.
+    snapshot or setting raises InvalidInputError, which Airflow shows as an import error.
 
     Parameters
     ----------
     snapshot : str or Path
         A file written by ``Catalog.export_snapshot``. No file means no tables yet, and no DAGs.
+    owners : collection of str, optional
+        Only tables of these owners, for the DAG bundle of a team. Default: all.
     """
     if not Path(snapshot).exists():
         return {}
     parsed_dag_id = get_parsing_context().dag_id
+    roles = setting_by_owner("owner_roles", example='{"air team": "Air"}')
     dags = {}
     tables = read_snapshot(snapshot)
     combined = are_combined(tables)
@@ -91,10 +101,12 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
             continue
         if combined and table.starts_when_due:
             continue
+        if owners is not None and table.owner not in owners:
+            continue
         try:
             if table.problem is not None:
                 raise InvalidInputError(table.problem)
-            dag = build_dag(table)
+            dag = build_dag(table, roles=roles)
             # Otherwise Airflow refuses it later, and with it all DAGs of the file.
             dag.validate()  # type: ignore[no-untyped-call]
         except (AirflowException, MemWalError, TypeError, ValueError) as error:
@@ -121,8 +133,11 @@ def dag_id(table: ManagedTable) -> str:
     return f"{DAG_PREFIX}{table.name}"
 
 
-def build_dag(table: ManagedTable) -> DAG:
-    """Build the DAG of one table."""
+def build_dag(table: ManagedTable, *, roles: Mapping[str, str] | None = None) -> DAG:
+    """Build the DAG of one table; only the role of its owner, if there are ``roles``, has rights.
+
+    Without ``roles``, the rights that administrators gave to other roles on the DAG stay.
+    """
     policy = table.policy
     with DAG(
         dag_id=dag_id(table),
@@ -152,6 +167,11 @@ def build_dag(table: ManagedTable) -> DAG:
     # take half of the time that 500 tables need. Set past the DAG's own check of them, which takes
     # as long again: they are the same for all tables, and a test validates them.
     object.__setattr__(dag, "params", run_params())
+    if roles:
+        # An empty one revokes the rights of the role of an earlier owner. Set here, since Airflow
+        # warns of each DAG that is constructed with it: it is for Airflow 3 and FAB alone.
+        role = roles.get(table.owner)
+        dag.access_control = {} if role is None else {role: OWNER_RIGHTS}
     return dag
 
 

@@ -63,10 +63,11 @@ class BacklogTable:
 def airflow_database() -> None:
     from airflow.utils.db import initdb
 
-    initdb()
-    # It warns about the test client of another package; DAG.test() would load it later.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # It warns about the settings of the FAB provider's migrations.
+        initdb()
+        # It warns about the test client of another package; DAG.test() would load it later.
         importlib.import_module("airflow.api_fastapi.execution_api.app")
 
 

@@ -338,3 +338,20 @@ def test_a_table_whose_dag_cannot_be_built_is_left_out_and_says_so(
     monkeypatch.setattr(dag_factory, "build_dag", build)
     assert build_dags(snapshot) == {}
     assert {one.table for one in catalog.backoffs.failed_jobs()} == {"flights", "ships", "trains"}
+
+
+def test_dags_of_some_owners_and_the_rights_of_their_roles(
+    snapshot: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, owner in {"a": "air team", "b": "sea team"}.items():
+        register(name=name, owner=owner)
+    assert set(build_dags(snapshot, owners={"sea team"})) == {"memwal__b"}
+    # Rights that were given by hand stay.
+    assert {dag.access_control for dag in build_dags(snapshot).values()} == {None}
+    monkeypatch.setenv("AIRFLOW__MEMWAL__OWNER_ROLES", '{"air team": "Air"}')
+    dags = build_dags(snapshot)
+    assert dags["memwal__a"].access_control == {"Air": dag_factory.OWNER_RIGHTS}
+    assert dags["memwal__b"].access_control == {}
+    monkeypatch.setenv("AIRFLOW__MEMWAL__OWNER_ROLES", '["Air"]')
+    with pytest.raises(InvalidInputError, match="owner_roles"):
+        build_dags(snapshot)

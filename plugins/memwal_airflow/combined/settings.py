@@ -31,7 +31,8 @@ class TableDags(StrEnum):
 
     AUTO = "auto"
     """``combined`` for more than :data:`MAX_OWN_DAGS` tables that start when due, unless their jobs
-    may need a Spark that a single task cannot use for many tables; else ``each``."""
+    may need a Spark that a single task cannot use for many tables, or rights by owner need a DAG
+    for each table; else ``each``."""
     EACH = "each"
     """Every table."""
     COMBINED = "combined"
@@ -46,6 +47,8 @@ def are_combined(tables: Iterable[ManagedTable]) -> bool:
     mode = _mode()
     if mode is not TableDags.AUTO:
         return mode is TableDags.COMBINED
+    if conf.get(SECTION, "owner_roles", fallback=""):
+        return False
     count = sum(table.enabled and table.starts_when_due for table in tables)
     return count > MAX_OWN_DAGS and _has_master((CONNECT_PREFIX, _HERE))
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 
 from airflow.sdk import BaseHook
@@ -32,8 +32,8 @@ from memwal.fleet.alerts import (
     notify_channel,
 )
 from memwal.util.records import JsonMapping
-from memwal.util.safe_json import read_json
 from memwal_airflow import SECTION
+from memwal_airflow.notifications.owners import setting_by_owner
 
 logger = logging.getLogger(__name__)
 
@@ -64,20 +64,28 @@ def notify_events(
     timeout : float, default 10
         Seconds to wait for an answer.
     """
-    if conn_id is None and configured_connection() is None and not _configured_owners():
-        return 0
-    catalog = Catalog()
+    default = conn_id or configured_connection()
     try:
-        recipients = {conn_id: tables} if conn_id else _tables_by_connection(catalog, tables)
-        return sum(
-            _notify_connection(catalog, connection, names, attempts=attempts, timeout=timeout)
-            for connection, names in recipients.items()
+        owners = (
+            {}
+            if conn_id
+            else setting_by_owner("notify_owners", example='{"air team": "slack_air"}')
         )
+        if default is None and not owners:
+            return 0
+        with closing(Catalog()) as catalog:
+            recipients: Mapping[str, Sequence[str] | None] = (
+                {conn_id: tables}
+                if conn_id
+                else _tables_by_connection(catalog, tables, owners=owners, default=default)
+            )
+            return sum(
+                _notify_connection(catalog, connection, names, attempts=attempts, timeout=timeout)
+                for connection, names in recipients.items()
+            )
     except MemWalError as error:
         logger.warning("No events were sent: %s", error)
         return 0
-    finally:
-        catalog.close()
 
 
 def configured_connection() -> str | None:
@@ -85,23 +93,14 @@ def configured_connection() -> str | None:
     return conf.get(SECTION, "notify_conn_id", fallback=None) or None
 
 
-def _configured_owners() -> str:
-    return str(conf.get(SECTION, "notify_owners", fallback="") or "").strip()
-
-
-def _tables_by_connection(catalog: Catalog, tables: Sequence[str] | None) -> dict[str, list[str]]:
+def _tables_by_connection(
+    catalog: Catalog,
+    tables: Sequence[str] | None,
+    *,
+    owners: Mapping[str, str],
+    default: str | None,
+) -> dict[str, list[str]]:
     """Return the names of the tables whose events each connection receives."""
-    text = _configured_owners()
-    try:
-        owners = read_json(text) if text else {}
-    except ValueError:
-        owners = None
-    if not isinstance(owners, dict) or not all(isinstance(v, str) for v in owners.values()):
-        raise InvalidInputError(
-            f"[{SECTION}] notify_owners in airflow.cfg must be a JSON object from owners to "
-            'connection ids: {"air team": "slack_air"}'
-        )
-    default = configured_connection()
     tables_of: dict[str, list[str]] = {}
     for table in catalog.list():
         connection = owners.get(table.owner, default)

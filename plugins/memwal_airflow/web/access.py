@@ -1,7 +1,8 @@
 """Authorization of the page, by Airflow's auth manager.
 
 Every route needs a user. Who may read the DAG of a table sees the table, and who may start runs of
-that DAG may start its jobs.
+that DAG may start its jobs, also while Airflow has no such DAG: rights belong to its id. Where
+Airflow has teams, a table belongs to the team of its DAG, else to the team that its owner names.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
+from airflow.models.team import Team
 from fastapi import Depends, HTTPException, Request, status
 
 from memwal.catalog import Catalog, ManagedTable
@@ -38,12 +40,11 @@ def get_catalog() -> Catalog:
 CatalogDep = Annotated[Catalog, Depends(get_catalog)]
 
 
-def readable_dag_ids(user: BaseUser, dag_ids: Collection[str]) -> set[str]:
-    """Return the DAGs that a user may read, out of some; they need not exist yet."""
-    teams = _teams(dag_ids)
+def readable_dag_ids(user: BaseUser, tables: Collection[ManagedTable]) -> set[str]:
+    """Return the ids of the tables' DAGs that a user may read, by one request for each team."""
     by_team: dict[str | None, set[str]] = defaultdict(set)
-    for each in dag_ids:
-        by_team[teams.get(each)].add(each)
+    for dag, team in _teams(tables).items():
+        by_team[team].add(dag)
     allowed: set[str] = set()
     for team, members in by_team.items():
         allowed |= get_auth_manager().filter_authorized_dag_ids(
@@ -52,21 +53,14 @@ def readable_dag_ids(user: BaseUser, dag_ids: Collection[str]) -> set[str]:
     return allowed
 
 
-def may_start_runs(user: BaseUser, dag: str | None) -> bool:
-    """Return whether a user may start runs of a DAG; None stands for DAGs in general."""
-    team = _teams([dag]).get(dag) if dag is not None else None
+def may_start_runs(user: BaseUser, table: ManagedTable) -> bool:
+    """Return whether a user may start runs of a table's DAG."""
+    ((dag, team),) = _teams([table]).items()
     return get_auth_manager().is_authorized_dag(
         method="POST",
         access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=dag, team_name=team) if dag is not None else None,
+        details=DagDetails(id=dag, team_name=team),
         user=user,
-    )
-
-
-def may_start_any_runs(user: BaseUser, catalog: Catalog) -> bool:
-    """Return whether a user may start jobs of at least one table."""
-    return may_start_runs(user, None) or any(
-        may_start_runs(user, dag_id(table)) for table in catalog.list(enabled_only=True)
     )
 
 
@@ -76,7 +70,7 @@ def readable_table(name: str, user: GetUserDep, catalog: CatalogDep) -> ManagedT
         table = catalog.get(name, allow_problem=True)
     except ObjectNotFoundError as error:
         raise _no_table(name) from error
-    if not readable_dag_ids(user, {dag_id(table)}):
+    if not readable_dag_ids(user, [table]):
         raise _no_table(name)
     return table
 
@@ -85,7 +79,7 @@ def startable_table(
     table: Annotated[ManagedTable, Depends(readable_table)], user: GetUserDep
 ) -> ManagedTable:
     """Return the table of a path if the user may start its jobs."""
-    if not may_start_runs(user, dag_id(table)):
+    if not may_start_runs(user, table):
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
             f"You may look at {table.name}, and not start its jobs: that needs the right to start "
@@ -123,10 +117,16 @@ def _no_table(name: str) -> HTTPException:
     return HTTPException(status.HTTP_404_NOT_FOUND, f"No table named {name!r} is registered.")
 
 
-def _teams(dag_ids: Collection[str]) -> dict[str, str | None]:
+def _teams(tables: Collection[ManagedTable]) -> dict[str, str | None]:
+    """Return the teams of tables by the ids of their DAGs; None for a table without one."""
+    owners = {dag_id(table): table.owner for table in tables}
     if not conf.getboolean("core", "multi_team", fallback=False):
-        return {}
-    return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+        return dict.fromkeys(owners)
+    names = Team.get_all_team_names()
+    of_dags = DagModel.get_dag_id_to_team_name_mapping(list(owners))
+    return {
+        dag: of_dags.get(dag, owner if owner in names else None) for dag, owner in owners.items()
+    }
 
 
 def _own_origins(request: Request) -> set[tuple[str, str]]:

@@ -28,7 +28,6 @@ from memwal_airflow.links import dag_link, runbook_link, task_link
 from memwal_airflow.web.access import (
     CatalogDep,
     ReadableTable,
-    may_start_any_runs,
     may_start_runs,
     readable_dag_ids,
 )
@@ -134,18 +133,12 @@ MAX_POINTS = 500
 router = APIRouter()
 
 
-@router.get("/me")
-def me(user: GetUserDep, catalog: CatalogDep) -> JsonObject:
-    """Return the user, and whether the page shows buttons."""
-    return {"name": user.get_name(), "may_write": may_start_any_runs(user, catalog)}
-
-
 @router.get("/fleet")
 def fleet(user: GetUserDep, catalog: CatalogDep, session: SessionDep) -> JsonObject:
     """Return the tables that the user may see."""
     now = datetime.now(UTC)
     tables = overview(catalog, now=now)
-    allowed = readable_dag_ids(user, {dag_id(table.managed) for table in tables})
+    allowed = readable_dag_ids(user, [table.managed for table in tables])
     combined = has_drain(session)
     return {
         "at": now.isoformat(),
@@ -163,7 +156,7 @@ def table(
 ) -> JsonObject:
     """Return one table, and the jobs that are due."""
     page = table_page(table_detail(catalog, managed.name), combined=has_drain(session))
-    return {**page, "may_write": may_start_runs(user, dag_id(managed))}
+    return {**page, "may_write": may_start_runs(user, managed)}
 
 
 @router.get("/tables/{name}/regions")

@@ -33,6 +33,8 @@ def tables(catalog: Catalog) -> list[ManagedTable]:
         # A task cannot run the jobs of many tables there.
         ({"SPARK_MASTER": "k8s://cluster"}, False),
         ({"SPARK_CONN_ID": "spark"}, False),
+        # Rights of FAB are given with the DAG of a table.
+        ({"OWNER_ROLES": '{"air": "Air"}'}, False),
         ({"SPARK_CONN_ID": "spark", "TABLE_DAGS": "combined"}, True),
     ],
 )

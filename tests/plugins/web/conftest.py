@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -36,7 +36,10 @@ def served(airflow_database: None) -> Any:
 def as_user(
     served: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """Return a function that gives a client: ``as_user("viewer")``; nobody's without a name."""
+    """Return a function that gives a client: ``as_user("viewer")``; nobody's without a name.
+
+    With ``teams``, of a user who belongs to these.
+    """
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from memwal_airflow.web import access
@@ -45,11 +48,11 @@ def as_user(
     access.get_catalog.cache_clear()
     clients = []
 
-    def make(name: str | None = None, *, cookie: bool = False) -> Any:
+    def make(name: str | None = None, *, cookie: bool = False, teams: Sequence[str] = ()) -> Any:
         client = TestClient(served, raise_server_exceptions=False, follow_redirects=False)
         clients.append(client)
         if name is not None:
-            user = SimpleAuthManagerUser(username=name, role=ROLES[name])
+            user = SimpleAuthManagerUser(username=name, role=ROLES[name], teams=[*teams])
             token = get_auth_manager().generate_jwt(user)
             if cookie:
                 client.cookies.set("_token", token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -349,10 +349,60 @@ def test_tables_of_dags_that_one_may_not_read(
     monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", authorized)
     client = as_user("viewer")
     assert [one["table"] for one in client.get("/memwal/api/fleet").json()["tables"]] == ["mine"]
-    assert client.get("/memwal/api/tables/mine").status_code == 200
-    assert client.get("/memwal/api/me").json()["may_write"] is True
+    assert client.get("/memwal/api/tables/mine").json()["may_write"] is True
     for rest in ("", "/history", "/runs", "/collection"):
         hidden = client.get(f"/memwal/api/tables/theirs{rest}")
         absent = client.get(f"/memwal/api/tables/absent{rest}")
         assert (hidden.status_code, absent.status_code) == (404, 404)
         assert hidden.json()["detail"].replace("theirs", "absent") == absent.json()["detail"]
+
+
+@pytest.fixture
+def teams(served: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let Airflow have the teams air and sea, of which air has the DAG of the table "d"."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    bundle = DagBundleModel(name="air tables")
+    bundle.teams = [Team(name="air")]
+    rows = [Team(name="sea"), bundle]
+    dag = DagModel(dag_id="memwal__d", bundle_name="air tables")
+    with create_session() as session:
+        session.add_all(rows)
+        session.flush()
+        session.add(dag)
+    yield
+    with create_session() as session:
+        for kind in (DagModel, DagBundleModel, Team):
+            for row in session.query(kind):
+                session.delete(row)
+
+
+@pytest.mark.usefixtures("teams")
+def test_tables_of_teams(
+    as_user: AsUser, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    for name, owner in {"a": "air", "b": "sea", "c": "of no team", "d": "sea"}.items():
+        catalog.register(name, uri=f"/data/{name}.lance", owner=owner)
+    asked = []
+    ask = SimpleAuthManager.filter_authorized_dag_ids
+
+    def asks(self: Any, **options: Any) -> set[str]:
+        asked.append(options["team_name"])
+        return ask(self, **options)
+
+    monkeypatch.setattr(SimpleAuthManager, "filter_authorized_dag_ids", asks)
+    client = as_user("user", teams=["air"])
+    listed = [row["table"] for row in client.get("/memwal/api/fleet").json()["tables"]]
+    assert listed == ["a", "c", "d"]
+    # One request for each team, however many tables there are.
+    assert sorted(map(str, asked)) == ["None", "air", "sea"]
+    for name in listed:
+        assert client.get(f"/memwal/api/tables/{name}").json()["may_write"] is True
+    assert client.get("/memwal/api/tables/b").status_code == 404
+    assert client.post("/memwal/api/tables/b/runs", json={}, headers=WRITES).status_code == 404

@@ -104,8 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(401, {"detail": "Not authenticated"})
         elif self.server.broken:
             self._json(503, {"detail": "The catalog does not answer; look at its database."})
-        elif name == "me":
-            self._json(200, {"name": "ada", "may_write": self.server.may_write})
         elif name == "fleet":
             self._json(200, answers.fleet())
         else:
@@ -123,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif rest == "collection":
                 self._json(200, answers.collection())
             else:
-                self._json(200, found)
+                self._json(200, {**found, "may_write": self.server.may_write})
 
     def _file(self, name: str) -> None:
         path = (STATIC / name).resolve()

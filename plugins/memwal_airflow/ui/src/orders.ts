@@ -40,9 +40,8 @@ export function order(action: Action, { force, region }: Choice): RunOrder {
 }
 
 /** Why no job can be started now; null if one can. */
-export function refusal(table: TableDetail, mayWrite: boolean | null): string | null {
-  if (mayWrite === null) return "Your rights are not known yet.";
-  if (!mayWrite) return "You may look, and not start jobs. Airflow's right to trigger DAGs is needed.";
+export function refusal(table: TableDetail): string | null {
+  if (!table.may_write) return "You may look, and not start jobs. Airflow's right to trigger DAGs is needed.";
   if (!table.enabled) return "The table is switched off in the catalog.";
   return null;
 }

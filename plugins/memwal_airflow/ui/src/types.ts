@@ -26,11 +26,6 @@ export interface Reason {
 
 export const JOBS = ["recover", "merge", "index", "compact", "snapshot", "gc", "quality"] as const;
 
-export interface Me {
-  name: string;
-  may_write: boolean;
-}
-
 export interface Backlog {
   generations: number;
   rows: number;
@@ -196,8 +191,8 @@ export interface TableDetail extends Omit<FleetRow, "skipped_regions"> {
   policy: Record<string, unknown>;
   status: Status | null;
   due: Record<string, Due>;
-  /** Whether the user may start jobs of this table; `Me` where it is absent. */
-  may_write?: boolean;
+  /** Whether the user may start jobs of this table. */
+  may_write: boolean;
   skipped_regions: SkippedRegion[];
   failed_jobs: FailedJob[];
   quality: Quality | null;

@@ -100,11 +100,10 @@ describe("orders", () => {
   });
 
   it("tells who may not", () => {
-    const table = { enabled: true } as TableDetail;
-    expect(refusal(table, true)).toBeNull();
-    expect(refusal(table, false)).toContain("look");
-    expect(refusal(table, null)).not.toBeNull();
-    expect(refusal({ ...table, enabled: false }, true)).toContain("off");
+    const table = { enabled: true, may_write: true } as TableDetail;
+    expect(refusal(table)).toBeNull();
+    expect(refusal({ ...table, may_write: false })).toContain("look");
+    expect(refusal({ ...table, enabled: false })).toContain("off");
   });
 });
 

@@ -29,11 +29,11 @@ import { RunsTable } from "../parts/RunsTable";
 import { Empty, Failure, Freshness, Loading } from "../parts/states";
 import { usePolled, type Polled } from "../polled";
 import { backHref } from "../route";
-import type { Health, Me, Reason, Regions, Runs, TableDetail } from "../types";
+import type { Health, Reason, Regions, Runs, TableDetail } from "../types";
 
 const REGIONS_SECONDS = 600;
 
-export function TableView({ name, me }: { name: string; me: Me | null }): JSX.Element {
+export function TableView({ name }: { name: string }): JSX.Element {
   const detail = usePolled<TableDetail>(tablePath(name));
   const runs = usePolled<Runs>(tablePath(name, "/runs?limit=50"));
   const table = detail.value;
@@ -65,7 +65,7 @@ export function TableView({ name, me }: { name: string; me: Me | null }): JSX.El
             <Loading what={name} tall />
           )
         ) : (
-          <Content {...{ table, me, detail, runs, regions }} />
+          <Content {...{ table, detail, runs, regions }} />
         )}
       </main>
     </div>
@@ -74,13 +74,12 @@ export function TableView({ name, me }: { name: string; me: Me | null }): JSX.El
 
 interface Properties {
   table: TableDetail;
-  me: Me | null;
   detail: Polled<TableDetail>;
   runs: Polled<Runs>;
   regions: Polled<Regions>;
 }
 
-function Content({ table, me, detail, runs, regions }: Properties): JSX.Element {
+function Content({ table, detail, runs, regions }: Properties): JSX.Element {
   const [region, setRegion] = useState<string | null>(null);
   const now = detail.at ?? Date.now();
   const { status, late_seconds: late, critical_seconds: critical } = table;
@@ -95,7 +94,7 @@ function Content({ table, me, detail, runs, regions }: Properties): JSX.Element 
     detail.refresh();
     runs.refresh();
   };
-  const why = refusal(table, table.may_write ?? me?.may_write ?? null);
+  const why = refusal(table);
 
   return (
     <>
