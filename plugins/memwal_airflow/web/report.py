@@ -127,7 +127,7 @@ def _component_problems(
     if beat is None:
         text = f"no {name} of Airflow was ever started"
     else:
-        text = f"the {name} of Airflow is without a heartbeat since {beat:%Y-%m-%d %H:%M:%S} UTC"
+        text = f"the {name} of Airflow is without a heartbeat"
     yield _problem(Health.NO_HEARTBEAT, beat or now, text)
 
 

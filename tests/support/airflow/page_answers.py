@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from memwal.fleet.health import Health
 from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import IndexLag
@@ -150,18 +151,17 @@ class Canned:
             "failing": errors[0]["reason"] if errors else "",
             "unwatched": "its status has not been read yet",
             "run_failed": "the run asset__71 of memwal__orders failed",
-            "no_heartbeat": "the scheduler of Airflow is without a heartbeat since 07:12:03 UTC",
+            "no_heartbeat": "the scheduler of Airflow is without a heartbeat",
             "not_started": "merge is due (5 pending generations) and not started for 700 s",
             "run_queued": "no executor takes the task merge of memwal__orders",
             "sensor_timeout": "no triggerer answered the task gate of memwal__orders in time",
             "due": "merge is due (5 pending generations) and not started for 12 s",
         }.get(health, f"the oldest generation waits for {age or 0:.0f} s")
-        name = "".join(part.title() for part in health.split("_"))
         return {
             "health": health,
             "text": text,
             "since": since,
-            "runbook": "" if health == "due" else f"docs/runbooks/Memwal{name}.md",
+            "runbook": errors[0]["runbook"] if errors else Health(health).runbook,
             "runbook_link": None,
         }
 
