@@ -15,7 +15,6 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.storage import uris
-from memwal.storage.cloud import CloudStore, cloud_backend, memory_backend
 from memwal.storage.credentials import credentials_for
 from memwal.storage.local import LocalStore
 from memwal.storage.object_store import ObjectStore
@@ -45,6 +44,9 @@ def open_store(
     options = check_options(storage_options or {})
     if address.scheme == uris.LOCAL:
         return LocalStore(address.path, durable=durable)
+    # Takes some milliseconds to import, and a local table does not need it.
+    from memwal.storage.cloud import CloudStore, cloud_backend, memory_backend
+
     if address.scheme == uris.MEMORY:
         return CloudStore(memory_backend(address.authority), uri=str(address), prefix=address.path)
     credentials = credentials_for(address.scheme, options)
