@@ -217,6 +217,8 @@ def _select_live(
     best: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, RowIds, npt.NDArray[np.float32]]]:
     """Select the estimated rows that may be returned: source, row ids, and vectors."""
+    if not len(best):
+        return
     of, positions = estimates.rows_of(best)
     # Ascending, as the values of layouts follow each other.
     numbers, first = np.unique(of, return_index=True)
