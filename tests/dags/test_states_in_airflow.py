@@ -1,0 +1,103 @@
+"""Components of Airflow are killed, one by one; the table's state says so everywhere alike.
+
+Pictures of the page meanwhile go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow_demo.standalone import AirflowStandalone
+from playwright.sync_api import sync_playwright
+from support.airflow.browser import CHROMIUM, FLAGS
+from support.data.policies import IDLE
+
+from memwal.fleet import overview
+from memwal.fleet.conditions import conditions
+from memwal.jobs.job import JobResult
+from memwal.jobs.policy import WHEN_DUE
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DAG_ID = "memwal__flights"
+SETTINGS = {
+    "scheduler": {"scheduler_health_check_threshold": "20"},
+    "triggerer": {"triggerer_health_check_threshold": "20"},
+    "dag_processor": {"health_check_threshold": "20"},
+    "memwal": {"table_dags": "each", "fleet_schedule": "none"},
+}
+# The threshold, two reports, and what a busy machine takes.
+SOON = 180.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def test_a_component_without_a_heartbeat_is_told(tmp_path: Path, registered: Any) -> None:
+    catalog = registered.catalog
+    registered.write(*range(100))
+    registered.table.merge()
+    registered.table.build_indexes()
+    policy = replace(IDLE, schedule=WHEN_DUE, poll_seconds=5)
+    catalog.update("flights", policy=policy)
+    for job in ("snapshot", "gc"):
+        with catalog.record_run("flights", job) as run:
+            run.finish(JobResult(job=job, table=registered.table.uri, version=1))
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    for name in ("memwal_tables.py", "memwal_fleet.py"):
+        (dags / name).symlink_to(REPOSITORY / "dags" / name)
+
+    def states() -> set[str]:
+        (found,) = overview(catalog)
+        return {reason.health.value for reason in found.reasons}
+
+    def texts() -> str:
+        return "; ".join(reason.text for reason in overview(catalog)[0].reasons)
+
+    with AirflowStandalone(
+        tmp_path / "airflow", dags_folder=dags, env=registered.env, settings=SETTINGS
+    ) as airflow:
+
+        def wait(expected: set[str], *, naming: str = "") -> None:
+            airflow.wait(
+                lambda: expected <= states() and (expected or not states()) and naming in texts(),
+                timeout=SOON,
+                what=f"be {expected or 'well'}, but is {states()}",
+            )
+
+        airflow.wait_dag(DAG_ID)
+        wait(set())
+        for component, named, others in (
+            ("dag-processor", "DAG processor", set()),
+            ("triggerer", "triggerer", {"unwatched"}),
+            ("scheduler", "scheduler", set()),
+        ):
+            airflow.kill(component)
+            wait({"no_heartbeat", *others}, naming=named)
+            told = {one.kind.value for one in conditions(catalog)}
+            assert {"no_heartbeat", *others} <= told
+            (row,) = airflow.client().get("/memwal/api/fleet").json()["tables"]
+            assert row["health"] == "no_heartbeat"
+            if component == "scheduler":
+                take_pictures(airflow)
+            airflow.restart(component)
+            wait(set())
+
+
+def take_pictures(airflow: AirflowStandalone) -> None:
+    folder = os.environ.get("MEMWAL_SCREENSHOTS")
+    if not folder:
+        return
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        for width in (1280, 390):
+            page = browser.new_context(viewport={"width": width, "height": 1000}).new_page()
+            page.context.set_extra_http_headers({"Authorization": f"Bearer {airflow.token()}"})
+            for view in ("fleet", "table"):
+                page.goto(f"{airflow.url}/memwal/" + ("#/tables/flights" * (view == "table")))
+                page.wait_for_timeout(3000)
+                page.screenshot(path=Path(folder) / f"no-heartbeat-{view}-{width}.png")
+        browser.close()
