@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -61,11 +62,59 @@ for kind in ("BTREE", "IVF_PQ", "INVERTED"):
 session.stop()
 """
 
+WIDTH_PROGRAM = """
+import json, sys, time
+from pathlib import Path
+
+from memwal.spark.parallelism import await_executors
+from memwal.spark.runner import spark_runner
+from memwal.spark.session import spark_session
+
+def meet(folder):
+    # Returns when three tasks run at once.
+    import os, time
+    Path(folder, str(os.getpid())).touch()
+    while len(os.listdir(folder)) < 3:
+        time.sleep(0.05)
+
+conf = {"spark.executor.memory": "1024m"} | json.loads(sys.argv[2])
+session = spark_session("width", master="local-cluster[3,1,1024]", conf=conf)
+await_executors(session)
+run = spark_runner(session)
+while run.parallelism() < 3:
+    time.sleep(0.1)
+run([sys.argv[1]] * run.parallelism(), meet)
+print("met", run.parallelism())
+session.stop()
+"""
+
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "3",
+    "spark.executor.cores": "1",
+}
+
 
 @pytest.mark.slow
 def test_all_jobs(tmp_path: Path) -> None:
+    output = run_program(PROGRAM, str(tmp_path))
+    assert "workers 2" in output
+    assert output.count("'parts': 2") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conf", [{}, DYNAMIC], ids=["executors register", "executors on demand"])
+def test_tasks_are_as_many_as_the_cluster_has_cores_for(
+    tmp_path: Path, conf: dict[str, str]
+) -> None:
+    assert "met 3" in run_program(WIDTH_PROGRAM, str(tmp_path), json.dumps(conf))
+
+
+def run_program(program: str, *arguments: str) -> str:
+    """Return what a program prints."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        [sys.executable, "-c", program, *arguments],
         cwd=TESTS,
         capture_output=True,
         text=True,
@@ -73,5 +122,4 @@ def test_all_jobs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "workers 2" in done.stdout
-    assert done.stdout.count("'parts': 2") == 3
+    return done.stdout
