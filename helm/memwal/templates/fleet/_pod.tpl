@@ -11,7 +11,7 @@
 {{- $connect := .root.Values.connect -}}
 {{- if $connect.enabled -}}
 {{- /* The image with the client of Connect begins with no command of its own. */ -}}
-{{- $args = concat (list "memwal") $args (list "--spark-remote" (include "memwal.connectUrl" .root) "--tasks" ($connect.cores | toString)) -}}
+{{- $args = concat (list "memwal") $args (list "--spark-remote" (include "memwal.connectUrl" .root)) -}}
 {{- end -}}
 {{- include "memwal.pod" (dict
   "root" .root
