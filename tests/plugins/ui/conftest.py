@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Playwright, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Playwright, expect, sync_playwright
 from support.airflow.browser import CHROMIUM, FLAGS
 from support.airflow.page_server import PageServer
 from support.docs.scripts import script
@@ -37,6 +37,8 @@ def server(built: ModuleType) -> Iterator[PageServer]:
 @pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
     """The driver of the browser."""
+    # A busy machine draws a page later than in the five seconds of the default.
+    expect.set_options(timeout=60_000)
     with sync_playwright() as driver:
         yield driver
 
