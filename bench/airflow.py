@@ -1,19 +1,27 @@
 """What Airflow costs and how fast it is, in an Airflow of its own: ours beside limits.
 
-Usage: ``python bench/airflow.py [--only PART ...] [--tables N] [--idle-tables N] [--rows N]
-[--tasks N] [--seconds S] [--folder DIR] [--json]``.
+Usage: ``python bench/airflow.py [--only PART ...] [--tables N] [--idle-tables N] [--dags N]
+[--waiting N] [--rows N] [--tasks N] [--seconds S] [--days D] [--folder DIR] [--json]``.
 
 The parts:
 
 ``parse``
-    Seconds to build the DAGs of the idle tables from a snapshot, and that of one of them in the
-    process of its task.
+    Seconds to build the DAGs of tables from a snapshot, and that of one of them in the process of
+    its task.
 ``idle``
     Processor time of the triggerer while it watches the idle tables of 8 regions, for so many
     seconds. Ends with an error if a run starts.
 ``looks``
     Requests and processor time of the looks at an idle table of 64 regions in an object store,
     and from these what 10,000 of them cost by the default policy. Needs no Airflow.
+``statements``
+    Statements to the catalog by the loop of the trigger, in this process: while so many tables are
+    idle, and while so many are due and wait for their runs. All names stand for one table.
+``week``
+    Share of the runs that had work, in a simulation of days with lost events, full executors,
+    failing jobs and triggerers that die, see ``tests/support/airflow/week.py``.
+``regions``
+    Rows of task instances of a run of a table with 64 regions.
 ``due``
     Seconds from the flush that makes a table due to the end of its merge: for one table after the
     other, and for all tables at once. The tables are small, so that their jobs run in the process
@@ -32,7 +40,9 @@ The parts:
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import sqlite3
@@ -41,6 +51,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -51,18 +62,38 @@ import psutil
 import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT / name) for name in ("plugins", "examples", "tests")]
 
 from airflow_demo.connect_server import ConnectServer  # noqa: E402
 from airflow_demo.standalone import AirflowStandalone  # noqa: E402
 from cases.looks import looks  # noqa: E402
 from common.measure import Figure, Line, Rival, Target, constant, machine, report  # noqa: E402
 
+# This file must not stand for the package.
+sys.path.remove(str(ROOT / "bench"))
+from cases.due_loop import statements_per_second, week  # noqa: E402
+
 import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402
 
+# Airflow logs to the standard output, which has the report.
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-PARTS = ("parse", "idle", "looks", "due", "due-warm", "due-submit", "drain", "drain-warm", "bare")
+PARTS = (
+    "parse",
+    "idle",
+    "looks",
+    "statements",
+    "week",
+    "regions",
+    "due",
+    "due-warm",
+    "due-submit",
+    "drain",
+    "drain-warm",
+    "bare",
+)
 Spark = Literal["warm", "submit"]
 BARE = """
 from airflow.providers.standard.operators.python import BranchPythonOperator, PythonOperator
@@ -111,7 +142,7 @@ def main() -> None:
 
 def parsing(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
     """Build DAGs from a snapshot, in a process that has imported what it needs."""
-    count = arguments.idle_tables
+    count = arguments.dags
     snapshot = folder / "parse.json"
     with contextlib.closing(Catalog(f"sqlite:///{folder / 'parse.db'}")) as catalog:
         catalog.migrate()
@@ -182,6 +213,53 @@ def idle(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
         target=Target(1),
         note=f"{elapsed:.0f} s; no run, no task instance, no event; memory {grown:+.0f} MiB",
     )
+
+
+def statements(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
+    """Count the statements of the trigger's loop, of idle tables and of those that wait."""
+    idle_table, due_table = _make(folder, "idle", regions=8), _make(folder, "due", regions=1)
+    _flush(idle_table, range(arguments.rows))
+    idle_table.merge()
+    idle_table.build_indexes()
+    _backlog(due_table, arguments.rows)
+    waits = replace(IDLE, merge_at_generations=2)
+    for what, table, count, policy, limit in (
+        ("idle tables of 8 regions", idle_table, arguments.idle_tables, IDLE, 2.0),
+        ("due tables that wait", due_table, arguments.waiting, waits, 5.0),
+    ):
+        table.build_snapshot()
+        done = table.collect_garbage()
+        with contextlib.closing(Catalog(f"sqlite:///{table.uri}.db")) as catalog:
+            catalog.migrate()
+            for name in _names(count):
+                catalog.register(name, uri=table.uri, policy=policy)
+                with catalog.record_run(name, "gc") as run:
+                    run.finish(done)
+            rate = asyncio.run(
+                statements_per_second(catalog, count, policy is waits, arguments.seconds)
+            )
+        # One for all: a limit of 0 would have no ratio.
+        rate = max(rate, 1e-3)
+        text = f"statements to the catalog, {count} {what}"
+        yield _limited("airflow statements", text, constant(rate), limit, unit="per s")
+
+
+def regions(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
+    """Count the task instances of a run of a table with many regions."""
+    place = folder / "regions"
+    place.mkdir()
+    table = _make(place, "wide", regions=64)
+    with _running(place, arguments) as (airflow, catalog):
+        since = datetime.now(UTC)
+        _backlog(table, arguments.rows)
+        catalog.register(
+            "wide", uri=table.uri, policy=Policy(poll_seconds=1, merge_at_generations=2)
+        )
+        _wait_merged(airflow, catalog, {"wide"}, since, arguments.limit)
+        rows = _count(airflow, "task_instance WHERE dag_id = 'memwal__wide'")
+        runs = _count(airflow, "dag_run WHERE dag_id = 'memwal__wide'")
+    what = "rows of task instances for a run of a table with 64 regions"
+    yield _limited("airflow regions", what, constant(rows / runs), 8.0, unit="rows")
 
 
 def due(
@@ -279,6 +357,9 @@ RUN = {
     "parse": parsing,
     "idle": idle,
     "looks": lambda folder, arguments: looks(folder, IDLE),
+    "statements": statements,
+    "week": week,
+    "regions": regions,
     "due": due,
     "due-warm": partial(due, spark="warm"),
     "due-submit": partial(due, spark="submit"),
@@ -301,13 +382,15 @@ def _burst(
     yield _limited(name, f"{what}, p99", constant(float(p99)), limits[1], note=note)
 
 
-def _limited(name: str, what: str, ours: Figure, limit: float, *, note: str = "") -> Line:
+def _limited(
+    name: str, what: str, ours: Figure, limit: float, *, unit: str = "s", note: str = ""
+) -> Line:
     return Line(
         name=name,
         what=what,
         ours=ours,
         other=constant(limit),
-        unit="s",
+        unit=unit,
         against="a limit",
         rival=Rival.LIMIT,
         target=Target(1),
@@ -408,12 +491,14 @@ def _ended(airflow: AirflowStandalone, task_id: str) -> list[datetime]:
 
 def _rows(airflow: AirflowStandalone) -> dict[str, int]:
     """Count what a run leaves in Airflow's database."""
+    return {name: _count(airflow, name) for name in ("dag_run", "task_instance", "asset_event")}
+
+
+def _count(airflow: AirflowStandalone, rows: str) -> int:
+    """Count rows of Airflow's database."""
     path = f"file:{airflow.home / 'airflow.db'}?mode=ro"
     with contextlib.closing(sqlite3.connect(path, uri=True)) as connection:
-        return {
-            name: int(connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0])  # noqa: S608
-            for name in ("dag_run", "task_instance", "asset_event")
-        }
+        return int(connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])  # noqa: S608
 
 
 def _family(airflow: AirflowStandalone, component: str) -> list[psutil.Process]:
@@ -438,7 +523,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--tables", type=int, default=50, help="tables that become due at once")
     parser.add_argument("--singles", type=int, default=7, help="tables that become due alone")
-    parser.add_argument("--idle-tables", type=int, default=500)
+    parser.add_argument("--idle-tables", type=int, default=1_000)
+    parser.add_argument("--dags", type=int, default=500, help="tables whose DAGs are built")
+    parser.add_argument("--waiting", type=int, default=300, help="due tables that wait")
+    parser.add_argument("--days", type=float, default=7, help="simulated days")
     parser.add_argument("--rows", type=int, default=1_000, help="rows of a generation")
     parser.add_argument("--tasks", type=int, default=4, help="tasks that run at once")
     parser.add_argument(

@@ -201,10 +201,23 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
 
 @pytest.mark.bench
 @pytest.mark.parametrize(
-    "part", ["parse", "idle", "looks", "due", "due-warm", "due-submit", "bare"]
+    "part",
+    [
+        "parse",
+        "idle",
+        "looks",
+        "statements",
+        "week",
+        "regions",
+        "due",
+        "due-warm",
+        "due-submit",
+        "bare",
+    ],
 )
 def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
+    few += ["--dags", "3", "--waiting", "3", "--days", "0.2"]
     report = json.loads(run("airflow.py", tmp_path, "--json", "--only", part, *few))
     assert_stored("airflow", report["lines"], f"airflow {part}")
     assert list(tmp_path.iterdir()) == []
