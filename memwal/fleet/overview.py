@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -257,7 +257,7 @@ class TableDetail:
     """Details of one managed table."""
 
     overview: TableOverview
-    # latest status, with ages as of its time; None if none was recorded yet
+    # latest status, with ages as of now; None if none was recorded yet
     state: TableState | None
     due: Mapping[str, Due]  # computed from the status and the policy; empty without a status
     skipped_regions: tuple[SkippedRegionRecord, ...]  # all skipped regions
@@ -275,6 +275,7 @@ def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) ->
     due: dict[str, Due] = {}
     if state is not None:
         status = state.status.aged(max(0.0, (now - state.at).total_seconds()))
+        state = replace(state, status=status)
         policy = table.managed.policy
         due = due_jobs(status, policy, skipped_regions, now=now, last_runs=table.last_runs)
     checked = catalog.latest_run_with(name, QUALITY, since=now - _QUALITY_SINCE)

@@ -103,7 +103,7 @@ def test_a_due_table_with_an_active_run_is_not_started_again(
 ) -> None:
     for name in ("waits", "runs"):
         catalog.register(name, uri=backlog.uri)
-        catalog.backoffs.record_failure(name, "start", "no run")
+        catalog.backoffs.record_failure(name, START_JOB, "no run")
     monkeypatch.setattr(fleet_dag, "active_runs", lambda tables: {"runs"} & set(tables))
     updates: dict[Any, Any] = defaultdict(MagicMock)
     assert start_unwatched.function(combined=False, outlet_events=updates) == ["waits"]

@@ -87,11 +87,19 @@ def table_page(detail: TableDetail, *, combined: bool) -> JsonObject:
     }
 
 
-def region_rows(state: TableState | None) -> JsonObject:
-    """Return the regions of the latest status of a table."""
+_AGE_STEP = timedelta(minutes=10)
+
+
+def region_rows(state: TableState | None, *, now: datetime) -> JsonObject:
+    """Return the regions of the latest status of a table, with ages as of a moment ago.
+
+    The ages of a table that does not change are new every ten minutes.
+    """
     if state is None:
         return {"at": None, "regions": []}
-    return {"at": state.at.isoformat(), "regions": state.status.to_dict()["regions"]}
+    passed = max(now - state.at, timedelta(0)) // _AGE_STEP * _AGE_STEP
+    regions = state.status.aged(passed.total_seconds()).to_dict()["regions"]
+    return {"at": (state.at + passed).isoformat(), "regions": regions}
 
 
 def _without(values: JsonObject, key: str) -> JsonObject:
@@ -167,7 +175,7 @@ def regions(
 ) -> Response:
     """Return the regions of the latest status; 304 for the entity tag that the client has."""
     state = next(iter(catalog.states(table=managed.name)), None)
-    found = region_rows(state)
+    found = region_rows(state, now=datetime.now(UTC))
     tag = f'"{found["at"]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if if_none_match == tag:

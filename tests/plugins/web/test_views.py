@@ -114,6 +114,22 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     assert as_user("viewer").get("/memwal/api/tables/absent").status_code == 404
 
 
+def test_ages_of_regions_go_on_while_a_table_does_not_change(
+    flights: Any, as_user: AsUser, catalog: Catalog
+) -> None:
+    from memwal_airflow.web.views import region_rows
+
+    (state,) = catalog.states(table="flights")
+    first, same, later = (
+        region_rows(state, now=state.at + timedelta(minutes=minutes)) for minutes in (0, 9, 21)
+    )
+    assert first == same
+    ages = [one["oldest_backlog_seconds"] for one in first["regions"]]
+    aged = [one["oldest_backlog_seconds"] for one in later["regions"]]
+    assert aged == [age if age is None else age + 1200 for age in ages] != ages
+    assert later["at"] != first["at"]
+
+
 def test_regions_are_sent_once(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     client = as_user("viewer")
     answer = client.get("/memwal/api/tables/flights/regions")
