@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from airflow_demo.standalone import AirflowStandalone
@@ -118,7 +120,11 @@ def test_a_team_of_tables_in_one_task(tmp_path: Path, registered: Any) -> None:
         airflow.wait(
             lambda: states(airflow, by_hand).get("drain") == "running", timeout=180, what="begin"
         )
+        family = psutil.Process(airflow.pids["scheduler"]).children(recursive=True)
         airflow.kill("scheduler")
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         airflow.restart("scheduler")
         lease.release()
         assert airflow.wait_run(DAG_ID, by_hand, timeout=500) == "success"
