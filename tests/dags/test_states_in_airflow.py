@@ -1,4 +1,4 @@
-"""Components of Airflow are killed, one by one; the table's state says so everywhere alike.
+"""What surrounds the jobs breaks, piece by piece; the table's state says so everywhere alike.
 
 Pictures of the page meanwhile go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 """
@@ -35,7 +35,7 @@ SOON = 180.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def test_a_component_without_a_heartbeat_is_told(tmp_path: Path, registered: Any) -> None:
+def test_each_state_is_told(tmp_path: Path, registered: Any) -> None:
     catalog = registered.catalog
     registered.write(*range(100))
     registered.table.merge()
@@ -85,6 +85,30 @@ def test_a_component_without_a_heartbeat_is_told(tmp_path: Path, registered: Any
                 take_pictures(airflow)
             airflow.restart(component)
             wait(set())
+
+        # A run that fails without a job that failed.
+        airflow.pause(DAG_ID)
+        run_id = airflow.trigger(DAG_ID)
+        path = airflow._run_path(DAG_ID, run_id)
+        airflow._request("PATCH", path, json={"state": "failed"})
+        wait({"run_failed"}, naming=run_id)
+        assert catalog.backoffs.failed_jobs() == []
+        airflow._request("PATCH", path, json={"state": "success"})
+        wait(set())
+
+        # A run that nothing takes, since its DAG is paused.
+        airflow.trigger(DAG_ID)
+        wait({"run_queued"}, naming="paused")
+        airflow.pause(DAG_ID, paused=False)
+        wait(set())
+
+        # Nobody reports any more.
+        airflow.kill("api-server")
+        airflow.wait(
+            lambda: "no_heartbeat" in states() and "API server" in texts(),
+            timeout=SOON,
+            what="miss the reports",
+        )
 
 
 def take_pictures(airflow: AirflowStandalone) -> None:
