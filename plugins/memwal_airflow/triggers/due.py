@@ -93,6 +93,10 @@ class TablesDueTrigger(BaseEventTrigger):
 
         tables = DueTables(shard=self.shard, shards=self.shards)
         announcer = Announcer()
+        if not self.combined:
+            # The first question has Airflow load its API in the triggerer, which takes seconds and
+            # keeps it from all else: it comes before there are events and gates that would wait.
+            await _active_runs([""])
         try:
             while True:
                 due = await tables.poll()
