@@ -65,19 +65,14 @@ def notify_events(
         Seconds to wait for an answer.
     """
     default = conn_id or configured_connection()
+    if default is None and not conf.get(SECTION, "notify_owners", fallback=""):
+        return 0
     try:
-        owners = (
-            {}
-            if conn_id
-            else setting_by_owner("notify_owners", example='{"air team": "slack_air"}')
-        )
-        if default is None and not owners:
-            return 0
         with closing(Catalog()) as catalog:
             recipients: Mapping[str, Sequence[str] | None] = (
                 {conn_id: tables}
                 if conn_id
-                else _tables_by_connection(catalog, tables, owners=owners, default=default)
+                else _tables_by_connection(catalog, tables, default=default)
             )
             return sum(
                 _notify_connection(catalog, connection, names, attempts=attempts, timeout=timeout)
@@ -97,10 +92,10 @@ def _tables_by_connection(
     catalog: Catalog,
     tables: Sequence[str] | None,
     *,
-    owners: Mapping[str, str],
     default: str | None,
 ) -> dict[str, list[str]]:
     """Return the names of the tables whose events each connection receives."""
+    owners = setting_by_owner("notify_owners", example='{"air team": "slack_air"}')
     tables_of: dict[str, list[str]] = {}
     for table in catalog.list():
         connection = owners.get(table.owner, default)

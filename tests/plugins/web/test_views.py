@@ -380,6 +380,7 @@ def teams(served: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.team import Team
     from airflow.utils.session import create_session
+    from sqlalchemy import delete
 
     monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
     bundle = DagBundleModel(name="air tables")
@@ -392,9 +393,9 @@ def teams(served: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         session.add(dag)
     yield
     with create_session() as session:
-        for kind in (DagModel, DagBundleModel, Team):
-            for row in session.query(kind):
-                session.delete(row)
+        session.execute(delete(DagModel).where(DagModel.dag_id == "memwal__d"))
+        session.delete(session.get(DagBundleModel, "air tables"))
+        session.execute(delete(Team))
 
 
 @pytest.mark.usefixtures("teams")
