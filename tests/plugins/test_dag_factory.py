@@ -282,6 +282,7 @@ def test_a_run_without_work_succeeds_with_all_jobs_skipped(
 
 def test_only_the_jobs_that_are_due_begin(run: Any, backlog: Any, catalog: Catalog) -> None:
     state, tasks = run(jobs=["snapshot", "compact"])
+    assert tasks["done"] == {"success"}
     assert (state, tasks["gate"], tasks["snapshot"]) == ("success", {"success"}, {"success"})
     assert tasks["merge"] == tasks["compact"] == {"skipped"}
     assert {run.job for run in catalog.runs()} == {"snapshot"}
@@ -295,22 +296,28 @@ def test_a_table_that_cannot_be_read_fails_the_job_and_not_the_gate(
     assert (state, tasks["gate"], tasks["merge"]) == ("failed", {"success"}, {"failed"})
 
 
-@pytest.mark.parametrize("job", ["merge", "snapshot"])
+@pytest.mark.parametrize("jobs", [["merge"], ["snapshot"], ["merge", "snapshot"]])
 def test_a_job_that_fails_fails_the_run_whatever_is_skipped(
-    run: Any, backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, job: str
+    run: Any, backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, jobs: list[str]
 ) -> None:
-    def fail(*arguments: Any) -> None:
-        raise StoreUnavailableError("away")
+    *before, failing = jobs
+    run_on = maintenance.MemWalJobOperator.run_on
+
+    def fail(self: Any, *arguments: Any) -> Any:
+        if self.job == failing:
+            raise StoreUnavailableError("away")
+        return run_on(self, *arguments)
 
     catalog.update("flights", policy=replace(catalog.get("flights").policy, retries=0))
     monkeypatch.setattr(maintenance.MemWalJobOperator, "run_on", fail)
-    state, tasks = run(jobs=[job])
-    assert (state, tasks[job], tasks["collect"]) == ("failed", {"failed"}, {"skipped"})
+    state, tasks = run(jobs=jobs)
+    assert all(tasks[job] == {"success"} for job in before)
+    assert (state, tasks[failing], tasks["collect"]) == ("failed", {"failed"}, {"skipped"})
 
 
 def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:
     state, tasks = run(force=True, regions=[backlog.cold], jobs=["merge"])
-    assert (state, tasks["merge"]) == ("success", {"success"})
+    assert (state, tasks["merge"], tasks["done"]) == ("success", {"success"}, {"success"})
     remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
     assert remaining == {backlog.hot: 4, backlog.cold: 0}
 

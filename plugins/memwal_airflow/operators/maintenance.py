@@ -448,7 +448,8 @@ class MergeAndPlanOperator(MemWalMergeOperator):
             result = survey(catalog, managed, storage_options=options)
             catalog.record_backlog(managed.name, result.status)
         params = context["params"]
-        followed = []
+        # The task that is behind all jobs is in none of them.
+        followed = sorted(self.downstream_task_ids - {*self.later.values()})
         for job, task_id in self.later.items():
             due = result.due.get(job, NOT_DUE)
             self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
