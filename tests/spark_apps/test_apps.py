@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -55,6 +57,13 @@ def calls(monkeypatch, table):
     ):
         monkeypatch.setattr(module, name, job)
     return seen
+
+
+def test_no_application_is_imported_for_a_module_of_python():
+    # spark-submit puts their folder first on the path of the driver; built-in modules are before.
+    apps = Path(__file__).resolve().parents[2] / "spark_apps"
+    modules = sys.stdlib_module_names - set(sys.builtin_module_names)
+    assert not {file.stem for file in apps.glob("*.py")} & modules
 
 
 def test_merge(app, make_backlog, result):
@@ -121,10 +130,10 @@ def test_copy(app, make_backlog, result, tmp_path):
     table, expected = make_backlog(2)
     (tmp_path / "options.json").write_text('{"timeout": "5s"}')
     where = ("--target", tmp_path / "copy", "--target-options-file", tmp_path / "options.json")
-    assert app("copy", "--table", table.uri, *where) == 0
+    assert app("copy_table", "--table", table.uri, *where) == 0
     assert result()["tasks"] == 1
     assert state(memwal.open(tmp_path / "copy")) == expected
-    assert app("copy", "--table", table.uri, *where) == 2
+    assert app("copy_table", "--table", table.uri, *where) == 2
 
 
 @pytest.mark.parametrize("option", ["--region", "--skip-region"])

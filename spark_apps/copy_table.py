@@ -2,7 +2,7 @@
 
 For example::
 
-    spark-submit spark_apps/copy.py --table s3://lake/flights.lance --target s3://backup/flights.lance
+    spark-submit spark_apps/copy_table.py --table s3://lake/flights.lance --target s3://backup/flights.lance
 """
 
 import sys
