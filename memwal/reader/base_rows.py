@@ -29,6 +29,7 @@ from memwal.reader.row_set import ROW_ID, contains, group_batches
 from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hits
+from memwal.reader.sources.narrow_columns import layout_of
 from memwal.reader.sources.snapshot import fragments_of
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
@@ -226,9 +227,15 @@ def cheap_replaced_rows(sources: ReadSources) -> ReplacedRows | None:
 def note_compared_rows(sources: ReadSources, rows: int) -> None:
     """Count base rows that a read of this state compared by key."""
     key = _state_key(sources)
-    if key is not None:
+    if key is None:
+        return
+    try:
         # Counts of two threads may be lost: they say only what pays.
         _rows_to_compare(sources, key)[0] -= rows
+    except ObjectNotFoundError:
+        # The read has what it needs of a generation that was collected since, and is the last one
+        # of this state.
+        logger.debug("a generation was collected during a read")
 
 
 def _rows_to_compare(sources: ReadSources, key: Hashable) -> list[int]:
@@ -314,7 +321,7 @@ def _compared_by(base: BaseTable, search: _Search) -> int:
         sum(fragment.physical_rows for fragment in fragments)
         for fragments in (search.fragments, _indexed(base, search.fragments))
     )
-    keys = sum(len(read_keys(source, base.primary_key).keys) for source, _ in search.found)
+    keys = sum(layout_of(source).rows for source, _ in search.found)
     return int(rows - indexed + min(indexed, keys * _ROWS_PER_KEY))
 
 

@@ -120,11 +120,13 @@ def test_the_holder_of_a_lease_loses_it_to_a_schema_that_excludes_it(
     old: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "CHECK_SECONDS", 0.0)
-    with old.leases.acquire("a/merge", ttl=3) as lease:
+    catalog = Catalog(old.database.engine.url.render_as_string(hide_password=False))
+    with catalog.leases.acquire("a/merge", ttl=3) as lease:
         stamp(old.database, "0003_0002")
         until(lambda: lease.lost)
         with pytest.raises(LeaseLostError, match="0002"):
             lease.check()
+    catalog.close()
 
 
 @pytest.mark.usefixtures("newer_migrations")

@@ -34,7 +34,8 @@ from memwal.errors import (
 )
 from memwal.jobs.job import TaskRunner
 from memwal.spark.application import apps_folder
-from memwal.spark.connect import AUTH_VARIABLE, connect_session, divide_url, parallelism
+from memwal.spark.connect import AUTH_VARIABLE, connect_session, divide_url
+from memwal.spark.parallelism import parallelism
 from memwal.spark.runner import connect_runner, spark_reason, spark_runner
 
 PACKAGE = Path(memwal.__file__).parent

@@ -727,7 +727,10 @@ class TestPartsOfTheKeys:
             finally:
                 pause.release()
 
-    def test_are_as_many_as_run_at_once_when_they_are_matched(self, table: memwal.Table) -> None:
+    @pytest.mark.parametrize(("later", "matches"), [(1, 1), (8, 2)])
+    def test_are_as_many_as_run_at_once_when_they_are_matched(
+        self, table: memwal.Table, later: int, matches: int
+    ) -> None:
         """Executors may register while the first tasks run."""
         fill(table)
         stages: list[int] = []
@@ -736,11 +739,11 @@ class TestPartsOfTheKeys:
             stages.append(len(tasks))
             return run_here(tasks, function)
 
-        runner = ParallelRunner(run, lambda: 8 if stages else 1)
-        divided(table, commit_bytes=1 << 30, max_tasks=None, run=wrap_runner(runner, runner))
+        runner = ParallelRunner(run, lambda: later if stages else 1)
+        divided(table, commit_bytes=2000, max_tasks=None, run=wrap_runner(runner, runner))
 
         check_merged(table, EXPECTED)
-        assert stages[0] == 1 < stages[1]
+        assert stages[1] == matches
 
     def test_find_the_same_rows_however_often_a_task_runs(
         self, faults: FaultyStores, table: memwal.Table
