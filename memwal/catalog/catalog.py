@@ -112,7 +112,7 @@ class Catalog(History):
 
     @property
     def reports(self) -> Reports:
-        """What watchers of tables, and Airflow, reported last."""
+        """Latest reports of Airflow and of the watchers of tables."""
         return Reports(self._database)
 
     @property

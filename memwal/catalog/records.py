@@ -262,7 +262,7 @@ class TableState:
     status: TableStatus
     """The status."""
     probe: JsonObject | None = None
-    """What a later look compares to see whether the table has changed since; None if the process
+    """State that a later look compares, to see whether the table has changed; None if the process
     that read the status does not look again."""
 
 

@@ -95,7 +95,7 @@ class HealthReason(JsonRecord):
     health: Health
     """The state."""
     text: str
-    """Why, in one line."""
+    """The reason, in one line."""
     since: datetime | None = None
     """Since when, in UTC; None if that is not known."""
     runbook: str

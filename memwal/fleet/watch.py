@@ -308,7 +308,7 @@ class _FolderTimes:
 
 
 class Change(Enum):
-    """What a listing shows of a table in an object store."""
+    """Listed manifests and log entries of a table in an object store."""
 
     MANIFEST = "manifest"
     """Another manifest, or another region."""

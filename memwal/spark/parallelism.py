@@ -1,4 +1,4 @@
-"""How many tasks a cluster runs at once, asked whenever tasks are planned.
+"""Number of tasks that a cluster runs at once, read whenever tasks are planned.
 
 Spark's ``defaultParallelism`` counts the cores of the executors that have registered, and is 2
 while there are fewer. A cluster that is still starting, or that starts executors for tasks that

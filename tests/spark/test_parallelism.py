@@ -1,4 +1,4 @@
-"""How many tasks a cluster runs at once, by its settings and by what has registered."""
+"""Number of tasks that a cluster runs at once, by its settings and by what has registered."""
 
 from __future__ import annotations
 

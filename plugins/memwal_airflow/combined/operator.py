@@ -283,7 +283,7 @@ class MemWalDrainOperator(BaseOperator):
 
 @dataclass(kw_only=True)
 class Report:
-    """What a task did so far, and its log: a line for each job that ended."""
+    """Counts and failures of a task so far, and its log: a line for each job that ended."""
 
     tables: int
     log: Any

@@ -1,4 +1,4 @@
-"""Which DAG maintains a table: its own, or the one that runs the jobs of many."""
+"""The DAG that maintains a table: its own, or the one that runs the jobs of many tables."""
 
 from __future__ import annotations
 
