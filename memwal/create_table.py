@@ -86,6 +86,7 @@ def create(
     maintained_indexes: Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
+    stable_row_ids: bool = False,
 ) -> Table:
     """Create an empty Lance table with MemWAL enabled.
 
@@ -112,6 +113,10 @@ def create(
         Lance's storage options. Kept in memory only.
     data_storage_version : str, optional
         Lance file version; by default Lance's own.
+    stable_row_ids : bool, default False
+        Whether a row keeps its id when it is updated or compacted, and Lance records for each row
+        the version that inserted it and the one that updated it last. Cannot be changed later. A
+        merge of many rows takes one stage more, and an index is built as one segment.
 
     Raises
     ------
@@ -133,7 +138,12 @@ def create(
     _rehearse(marked, columns, data_storage_version)
     check_reachable(location.store)
     check_put_if_absent(location.store)
-    create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
+    create_durably(
+        location,
+        marked.empty_table(),
+        data_storage_version=data_storage_version,
+        enable_stable_row_ids=stable_row_ids,
+    )
     for name, column in columns.items():
         _create_index(open_base(location), name, column)
     changed = [field.name for field in schema if field != given.field(field.name)]

@@ -112,6 +112,7 @@ def read_status(
         uri=location.uri,
         version=base.version,
         mem_wal=base.index is not None,
+        stable_row_ids=base.dataset.has_stable_row_ids,
         regions=tuple(backlogs),
         unwritten_regions=_count_unwritten(base, manifests.values()) if regions is None else 0,
         indexes=tuple(

@@ -111,6 +111,9 @@ class TableStatus(JsonRecord):
     depends on the rows, or when only some regions were read."""
     mem_wal: bool = True
     """True if MemWAL is enabled; without it there are no regions, and no jobs of regions."""
+    stable_row_ids: bool | None = None
+    """True if a row of the base table keeps its id when it is updated or compacted; None if not
+    read."""
     snapshot_age_seconds: float | None
     """Age of the region snapshot; None if there is none, or its time is in the future by a minute
     or more."""
@@ -205,6 +208,7 @@ class TableStatus(JsonRecord):
         many = "some 2,000 versions or more"
         parts = [
             f"{plural(self.fragments or 0, 'fragment')}, {self.small_fragments or 0} small",
+            *(["stable row ids"] if self.stable_row_ids else []),
             f"{self.deleted_percent or 0:.0f} % of the stored rows deleted",
             many if self.versions is None else plural(self.versions, "version"),
         ]

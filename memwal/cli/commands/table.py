@@ -87,6 +87,13 @@ def create(
     data_storage_version: Annotated[
         str | None, Option(metavar="VERSION", help="Lance file version.")
     ] = None,
+    stable_row_ids: Annotated[
+        bool,
+        Option(
+            "--stable-row-ids",
+            help="A row keeps its id when it is updated or compacted. Cannot be changed later.",
+        ),
+    ] = False,
     *,
     storage: Storage,
 ) -> Output:
@@ -106,6 +113,7 @@ def create(
         maintained_indexes=maintain or (),
         storage_options=storage,
         data_storage_version=data_storage_version,
+        stable_row_ids=stable_row_ids,
     )
     return _setup_output("created", created)
 

@@ -45,6 +45,7 @@ def test_create_from_a_file(cli, tmp_path):
     answer = cli(
         *("create", tmp_path / "t.lance", "--schema", tmp_path / "s.parquet"),
         *("--primary-key", "id", "--regions", "unsharded", "--data-storage-version", "2.1"),
+        "--stable-row-ids",
     )
     assert answer.code == 0
     assert str(tmp_path / "t.lance") in answer.stdout
@@ -53,6 +54,7 @@ def test_create_from_a_file(cli, tmp_path):
     assert dataset.schema.names == ["id", "name"]
     assert dataset.count_rows() == 0
     assert dataset.data_storage_version == "2.1"
+    assert dataset.has_stable_row_ids
 
 
 @pytest.mark.parametrize(
