@@ -198,10 +198,13 @@ class CloudStore(ObjectStore):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = self._walk(object_store.check_prefix(prefix))
+        # Consoles and Hadoop store an object for the folder itself, which is not below it.
+        folder = (self._root + prefix).rstrip("/")
         return (
             self._info(meta)
             for meta in found
-            if not object_store.is_temporary(meta["path"].rpartition("/")[2])
+            if meta["path"] != folder
+            and not object_store.is_temporary(meta["path"].rpartition("/")[2])
         )
 
     def list_folders(self, prefix: str) -> builtins.list[str]:

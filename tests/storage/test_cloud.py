@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import pytest
 from support.stores.s3_emulator import S3Emulator
@@ -342,6 +343,17 @@ def test_names_that_no_key_may_have_are_not_listed_but_deleted() -> None:
     store.delete_folder("a")
 
     assert [meta["path"] for batch in backend.list() for meta in batch] == []
+
+
+def test_an_object_for_the_folder_itself_is_not_listed(emulator: S3Emulator) -> None:
+    """As consoles, Hadoop and Arrow store one."""
+    bucket = emulator.create_bucket()
+    store = open_store(f"s3://{bucket}/table", emulator.storage_options)
+    store.put("a/1", b"x")
+    address = f"{emulator.endpoint}/{bucket}/table/a/"
+    urlopen(Request(address, data=b"", method="PUT"), timeout=60).close()
+
+    assert [info.key for info in store.list("a")] == ["a/1"]
 
 
 def test_a_failed_cleanup_does_not_hide_what_went_wrong(failing_s3: FailingS3) -> None:
