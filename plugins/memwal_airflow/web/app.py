@@ -10,6 +10,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, status
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import OperationalError
 
 from memwal.errors import (
     InvalidInputError,
@@ -57,6 +58,7 @@ def create_app() -> FastAPI:
     app.middleware("http")(_add_headers)
     app.add_exception_handler(MemWalError, _error_response)
     app.add_exception_handler(RequestValidationError, _validation_error_response)
+    app.add_exception_handler(OperationalError, _database_error_response)
     app.add_exception_handler(Exception, _unexpected_error_response)
     return app
 
@@ -111,6 +113,12 @@ def _validation_error_response(_: Request, error: Any) -> JSONResponse:
     )
     detail = "; ".join(problems)
     return JSONResponse({"detail": detail}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
+
+
+def _database_error_response(_: Request, __: Exception) -> JSONResponse:
+    """Answer for Airflow's database; an error of the catalog's is a MemWalError."""
+    detail = "Airflow's database does not answer; look at whether it runs."
+    return JSONResponse({"detail": detail}, status_code=status.HTTP_503_SERVICE_UNAVAILABLE)
 
 
 def _unexpected_error_response(_: Request, __: Exception) -> JSONResponse:

@@ -266,6 +266,22 @@ def test_a_catalog_that_does_not_answer(
     assert answer.status_code == 503
 
 
+def test_a_database_of_airflow_that_does_not_answer(
+    as_user: AsUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.revoked_token import RevokedToken
+    from sqlalchemy.exc import OperationalError
+
+    def unanswered(*_: object) -> bool:
+        raise OperationalError("SELECT", {}, ConnectionError("password=hush"))
+
+    client = as_user("viewer")
+    monkeypatch.setattr(RevokedToken, "is_revoked", unanswered)
+    answer = client.get("/memwal/api/fleet")
+    assert answer.status_code == 503
+    assert "hush" not in answer.text
+
+
 def test_what_nobody_expected(
     as_user: AsUser, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
