@@ -1,4 +1,4 @@
-"""Maintenance of the table by Airflow and Spark: a real scheduler, in the folder of the run."""
+"""Maintenance of the table by Airflow, and Spark for many flights, in the folder of the run."""
 
 from __future__ import annotations
 
@@ -50,12 +50,13 @@ RUN_SECONDS = 600.0
 """Seconds that a DAG run may take."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the DAG runs: Airflow takes processor time to answer."""
-READY_SECONDS = 0.5
-"""Seconds between two questions whether Airflow is ready."""
 DUE_SECONDS = 6.0
 """Seconds within which Airflow starts a run of what is due."""
 STOP_SECONDS = 2.0
 """Seconds that Airflow and Spark have to end by themselves."""
+SPARK_FROM_FLIGHTS = 100_000
+"""Flights from which the jobs run on Spark. Of fewer, they run in Airflow's tasks, which is the
+default for small tables."""
 
 
 class AirflowUpkeep(Upkeep):
@@ -88,7 +89,8 @@ class AirflowUpkeep(Upkeep):
                 policy=POLICY,
                 owner="demo",
             )
-        self._spark = ConnectServer(folder / "spark-connect.log")
+        on_spark = settings.rows is None or settings.rows >= SPARK_FROM_FLIGHTS
+        self._spark = ConnectServer(folder / "spark-connect.log") if on_spark else None
         home = folder / "airflow"
         self._passwords = home / "passwords.json"
         self._airflow = AirflowStandalone(
@@ -102,7 +104,7 @@ class AirflowUpkeep(Upkeep):
                     # Its work for fleets of tables would only take processor time from this one.
                     "fleet_schedule": "none",
                     # One Spark for all jobs: to start one for each would take most of the time.
-                    **self._spark.airflow_settings,
+                    **(self._spark.airflow_settings if self._spark else {}),
                 },
             },
         )
@@ -115,13 +117,9 @@ class AirflowUpkeep(Upkeep):
         self._runs: list[UpkeepRun] = []
 
     def start(self) -> None:
-        self._spark.start()
+        if self._spark:
+            self._spark.start()
         self._work = self._pool.submit(self._keep)
-
-    def wait_ready(self) -> None:
-        """Wait until the scheduler runs, and the triggerer has looked at the table."""
-        while not self.idle() and not (self._healthy.is_set() and self._catalog.latest_samples()):
-            time.sleep(READY_SECONDS)
 
     def where(self) -> str:
         if not self._healthy.is_set():
@@ -151,6 +149,7 @@ class AirflowUpkeep(Upkeep):
             ends = [
                 pool.submit(part.stop, seconds=STOP_SECONDS)
                 for part in (self._airflow, self._spark)
+                if part
             ]
         for end in ends:
             end.result()
@@ -177,17 +176,20 @@ class AirflowUpkeep(Upkeep):
         """
         self._airflow.start()
         self._airflow.wait_healthy()
-        self._spark.wait()
+        if self._spark:
+            self._spark.wait()
         self._healthy.set()
         self._airflow.wait_dag(DAG_ID)
         self._airflow.wait(
             self._is_paused, timeout=math.inf, what="run the DAG", every=LOOK_SECONDS
         )
         deadline = time.monotonic() + DUE_SECONDS
-        while not (is_active := self._is_active()) and time.monotonic() < deadline:
+        while not (has_run := self._is_active() or bool(self._runs)):
+            if time.monotonic() > deadline:
+                break
             time.sleep(LOOK_SECONDS)
         self._catalog.update(NAME, policy=replace(POLICY, schedule=None))
-        if not is_active:
+        if not has_run:
             self._airflow.trigger(DAG_ID)
         self._airflow.wait(
             lambda: not self._is_active(),

@@ -27,10 +27,8 @@ from memwal import MemWalError
 
 WHOLE_YEAR = 336_776
 WRITES_PER_FLIGHT = 3
-STREAM_SECONDS = 60.0
-"""Time for the stream of the whole year with Airflow, so that it merges while rows arrive."""
-SHORTEST_STREAM_SECONDS = 15.0
-"""The same for few flights."""
+STREAM_SECONDS = 45.0
+"""Time for the stream with Airflow, which starts meanwhile, and then merges while rows arrive."""
 INTERRUPTED = 130
 """Exit code after ^C or SIGTERM, as of a shell."""
 GENERATIONS = 25
@@ -63,7 +61,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--seconds",
         type=float,
         help="spread the stream over this time; 0 for as fast as the table takes it "
-        f"(default: {STREAM_SECONDS:.0f} for the whole year, without Airflow 0)",
+        f"(default: {STREAM_SECONDS:.0f}, without Airflow 0)",
     )
     parser.add_argument(
         "--no-airflow",
@@ -98,9 +96,7 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
     folder = options.output.resolve() if options.output else _new_folder()
     folder.mkdir(parents=True, exist_ok=True)
     flights = min(options.rows or WHOLE_YEAR, WHOLE_YEAR)
-    seconds = max(SHORTEST_STREAM_SECONDS, STREAM_SECONDS * flights / WHOLE_YEAR)
-    if options.no_airflow:
-        seconds = 0.0
+    seconds = 0.0 if options.no_airflow else STREAM_SECONDS
     settings = Settings(
         table=f"{(options.storage or str(folder)).rstrip('/')}/flights.lance",
         rows=options.rows,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,43 +17,22 @@ from upkeep import UpkeepRun
 from watch import Sample, Scan
 
 STYLES = {"success": "green", "failed": "bold red", "running": "cyan", "queued": "yellow"}
-LINE_SECONDS = 2.5
-"""Seconds after which a step that goes on is told again, where there is no terminal."""
-
 RECENT_RUNS = 6
 
 
-@contextmanager
-def telling(console: Console, text: str) -> Iterator[None]:
-    """Tell what happens in the block: a spinner on a terminal, else a line every few seconds."""
-    if console.is_terminal:
-        with console.status(text):
-            yield
-        return
-    ended = threading.Event()
-
-    def repeat() -> None:
-        begin = time.monotonic()
-        while not ended.wait(LINE_SECONDS):
-            console.print(f"       {text}, {time.monotonic() - begin:.0f} s", markup=False)
-
-    thread = threading.Thread(target=repeat, name="telling", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 class Screen:
-    """Bars and tables that follow the run; plain lines without a terminal."""
+    """Bars and tables that follow the run.
+
+    Without a terminal, a line is printed when a tenth of all writes was sent, when the base table
+    has a new version, and when a round of maintenance began or ended.
+    """
 
     def __init__(self, console: Console, *, run_name: str) -> None:
         self._console = console
         self._run_name = run_name
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._told = False
+        self._state: tuple[object, ...] = ()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -87,11 +64,14 @@ class Screen:
         if self._console.is_terminal:
             parts = [_producers(progress), _regions(sample), _runs(runs, self._run_name)]
             self._live.update(Group(*parts, _scans(scans)))
-        else:
-            done = sum(one.acknowledged for one in progress)
-            total = sum(one.batches for one in progress)
+            return
+        done = sum(one.acknowledged for one in progress)
+        total = max(sum(one.batches for one in progress), 1)
+        state = (10 * done // total, sample.version, _count(runs))
+        if state != self._state:
+            self._state = state
             self._console.print(
-                f"{sample.seconds:5.0f} s  {done / max(total, 1):4.0%} sent, "
+                f"{sample.seconds:5.0f} s  {done / total:4.0%} sent, "
                 f"{sample.writes:,} writes, backlog {sum(sample.backlog_rows):,} rows in "
                 f"{sum(sample.backlog_generations)} generations, "
                 f"{self._run_name}: {_count(runs)}, {len(scans)} scans",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from flightdata import KEY, SCHEMA, truth
 from plausible import PlausibleStates
 from rich.console import Console
 from run import KEY_INDEX, REGION_SPEC, Progress, Settings, regions_of_flights
-from screen import Screen, telling
+from screen import Screen
 from summary import Summary
 from upkeep import InProcessUpkeep, Upkeep
 from watch import Watch
@@ -65,23 +65,23 @@ class Session:
             first_version = table.status().version
         fleet = Fleet(self.folder, self.settings)
         written_before = sum(one.writes for one in fleet.progress())
-        with self._phase("preparing the maintenance"):
-            upkeep = make_upkeep(self.folder, self.settings)
-        try:
-            with self._phase("starting the maintenance"):
-                upkeep.start()
-            with self._phase("reading the data set"):
-                stream = self.settings.stream()
-                expected = truth(stream.flights)
+        with ExitStack() as running:
+            running.callback(fleet.stop)
+            with self._phase("writing", text=""):
+                # Airflow takes half a minute to start: until then the backlog grows.
+                fleet.start()
+                with self._phase("starting the maintenance"):
+                    upkeep = make_upkeep(self.folder, self.settings)
+                    running.callback(upkeep.close)
+                    upkeep.start()
+                with self._phase("reading the data set"):
+                    stream = self.settings.stream()
+                    expected = truth(stream.flights)
+                    states = PlausibleStates(stream, regions_of_flights(stream))
             self._tell(
                 f"{len(stream.flights):,} flights, {len(stream):,} writes in "
                 f"{stream.batches:,} batches"
             )
-            with self._phase("routing the flights"):
-                states = PlausibleStates(stream, regions_of_flights(stream))
-            with self._phase("waiting for the maintenance"):
-                # Airflow takes half a minute to start. In earnest it runs before rows arrive.
-                upkeep.wait_ready()
             watch = Watch(table=table, states=states, started=self.started)
             with Screen(self.console, run_name=upkeep.run_name) as screen:
                 self._write(fleet, upkeep, watch, screen)
@@ -98,13 +98,8 @@ class Session:
             with self._phase("the last scan"):
                 watch.finish_scan()
             runs, jobs = tuple(upkeep.runs()), tuple(upkeep.jobs())
-        except BaseException:
-            fleet.stop()
-            upkeep.close()
-            raise
-        fleet.stop()
-        with self._phase("stopping"):
-            upkeep.close()
+            with self._phase("stopping"):
+                running.close()
         status = table.status()
         failed = [f"{run.name} of the {upkeep.run_name} failed" for run in runs if run.failed]
         summary = Summary(
@@ -154,7 +149,6 @@ class Session:
             return progress
 
         with self._phase("writing", text=""):
-            fleet.start()
             while fleet.running():
                 progress = look()
                 batches = sum(one.batches for one in progress)
@@ -167,7 +161,9 @@ class Session:
                     fleet.start(0)
                 time.sleep(SAMPLE_SECONDS)
         self._mark("all flushed")
-        with self._phase(f"the last of the {upkeep.run_name}", text=""):
+        last = f"the last of the {upkeep.run_name}"
+        self._tell(f"all is written; waiting for {last}")
+        with self._phase(last, text=""):
             upkeep.pause()
             while not upkeep.idle():
                 look()
@@ -208,7 +204,7 @@ class Session:
         if text:
             self._tell(text)
         try:
-            with telling(self.console, text) if text else nullcontext():
+            with self.console.status(text) if text else nullcontext():
                 yield
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin

@@ -121,7 +121,7 @@ class Summary:
         return sum(one.seconds for one in self.producers) / max(calls, 1)
 
     def _markdown(self) -> Iterator[str]:
-        keeper = "Airflow and Spark" if self.settings.airflow else "a thread of the demo"
+        keeper = "Airflow" if self.settings.airflow else "a thread of the demo"
         yield "# A year of flights"
         yield ""
         yield (

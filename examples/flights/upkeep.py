@@ -72,9 +72,6 @@ class Upkeep(ABC):
     def start(self) -> None:
         """Start the maintenance; returns before the first round."""
 
-    def wait_ready(self) -> None:  # noqa: B027 - most are ready as soon as they are started
-        """Wait until it would notice rows that are flushed."""
-
     def where(self) -> str:
         """Return where a user can watch it, once there is something to see."""
         return ""

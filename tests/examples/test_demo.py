@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import airflow_upkeep
 import demo
 import lance
 import psutil
@@ -119,7 +120,12 @@ def _is_of(process: psutil.Process, folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_airflow_and_spark_maintain_the_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_spark", [False, True])
+def test_airflow_maintains_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_spark: bool
+) -> None:
+    if on_spark:
+        monkeypatch.setattr(airflow_upkeep, "SPARK_FROM_FLIGHTS", 0)
     assert demo.main(["--rows", "20000", "--output", str(tmp_path / "run")]) == 0
     summary = summary_of(tmp_path / "run")
     assert summary["problems"] == []
@@ -127,6 +133,9 @@ def test_airflow_and_spark_maintain_the_table(tmp_path: Path) -> None:
     assert all(run["state"] == "success" for run in summary["runs"])
     jobs = [job["result"]["job"] for job in summary["jobs"]]
     assert {"merge", "index", "snapshot", "gc", "checkpoint"} <= set(jobs)
+    assert (tmp_path / "run" / "spark-connect.log").exists() == on_spark
+    # Producers wrote before Airflow ran.
+    assert summary["figures"]["largest_backlog_rows"] > 0
 
 
 class TestProducers:
