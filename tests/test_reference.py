@@ -57,6 +57,7 @@ class TestPython:
             "sensors.table",
             "triggers.table",
             "hooks.memwal",
+            "notifications.notifier",
         ):
             for one in found(f"memwal_airflow.{module}").classes.values():
                 assert one.is_alias or one.path in documented(), one.path

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from airflow.sdk import Asset, AssetWatcher
 
-from memwal_airflow.triggers.due import TablesDueTrigger
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+_OF_SHARDS: Final = "due"
 
 
 def watched_asset(shard: int, *, shards: int, combined: bool = False) -> Asset:
@@ -13,6 +18,9 @@ def watched_asset(shard: int, *, shards: int, combined: bool = False) -> Asset:
     The triggerer watches it, see :class:`memwal_airflow.triggers.due.TablesDueTrigger`, which
     explains the arguments.
     """
+    # Airflow loads this module where any DAG names any asset, see ``check_uri``.
+    from memwal_airflow.triggers.due import TablesDueTrigger
+
     name = f"memwal:due:{shard}"
     trigger = TablesDueTrigger(shard=shard, shards=shards, combined=combined)
     watcher = AssetWatcher(name=name, trigger=trigger)
@@ -56,3 +64,30 @@ def indexed_asset(table: str) -> Asset:
     furthest behind had not covered. ``table`` is as of :func:`merged_asset`.
     """
     return Asset(name=f"memwal:{table}:indexed", uri=f"memwal://{table}/indexed", group="memwal")
+
+
+_BY_EVENT: Final = {"due": due_asset, "merged": merged_asset, "indexed": indexed_asset}
+
+
+def check_uri(uri: SplitResult) -> SplitResult:
+    """Return an address of scheme ``memwal``; raises ValueError unless an asset can have it.
+
+    Airflow calls it for every asset with such an address.
+    """
+    event = uri.path.removeprefix("/")
+    of_shard = uri.netloc == _OF_SHARDS and (event.isdecimal() or event == "unwatched")
+    if not uri.netloc or not (event in _BY_EVENT or of_shard):
+        events = ", ".join(_BY_EVENT)
+        raise ValueError(
+            f"{uri.geturl()} is no asset: write memwal://, a table, and one of {events}."
+        )
+    return uri
+
+
+def create_asset(
+    *, table: str, event: str = "merged", extra: dict[str, Any] | None = None
+) -> Asset:
+    """Return the asset of a table and an event of it, for Airflow's registry."""
+    asset = _BY_EVENT[event](table)
+    asset.extra.update(extra or {})
+    return asset

@@ -48,6 +48,7 @@ from memwal_airflow.operators.maintenance import (
     MemWalSnapshotOperator,
     MergeAndPlanOperator,
 )
+from memwal_airflow.provider.settings import OWNER_ROLES
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.gate import TableGateSensor
 from memwal_airflow.triggers.gate import start_arguments
@@ -92,7 +93,7 @@ def build_dags(snapshot: str | Path, *, owners: Collection[str] | None = None) -
     if not Path(snapshot).exists():
         return {}
     parsed_dag_id = get_parsing_context().dag_id
-    roles = setting_by_owner("owner_roles", example='{"air team": "Air"}')
+    roles = setting_by_owner(OWNER_ROLES)
     dags = {}
     tables = read_snapshot(snapshot)
     combined = are_combined(tables)

@@ -23,7 +23,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow.sdk import DAG, AssetAlias, get_current_context, get_parsing_context, task
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 import memwal.catalog
@@ -41,35 +40,32 @@ from memwal_airflow.due_dag import DUE_ALIAS, DUE_DAG_ID, build_due_dag
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.links import DRAIN_DAG_ID
 from memwal_airflow.operators.verify import MemWalVerifyOperator
+from memwal_airflow.provider.settings import DUE_WATCHERS, FLEET_SCHEDULE, VERIFY_TABLES_PER_DAY
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
 from memwal_airflow.triggers.active_runs import active_runs
-
-DEFAULT_SCHEDULE = "@hourly"
-DEFAULT_VERIFIED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
     """Settings of the fleet DAG, by the names that they have in ``airflow.cfg``."""
 
-    fleet_schedule: str | None = DEFAULT_SCHEDULE  # A cron expression, or None for "none".
-    verify_tables_per_day: int = DEFAULT_VERIFIED
-    due_watchers: int = 1  # Shards of the tables, each with a trigger that watches it.
+    fleet_schedule: str | None = FLEET_SCHEDULE.default  # A cron expression, or None for "none".
+    verify_tables_per_day: int = VERIFY_TABLES_PER_DAY.default
+    due_watchers: int = DUE_WATCHERS.default
 
     @classmethod
     def read(cls) -> Self:
-        """Read the settings; ``AIRFLOW__MEMWAL__DISCOVER`` and so on override the file."""
-        schedule = conf.get(SECTION, "fleet_schedule", fallback=DEFAULT_SCHEDULE).strip()
-        verified = conf.getint(SECTION, "verify_tables_per_day", fallback=DEFAULT_VERIFIED)
-        watchers = conf.getint(SECTION, "due_watchers", fallback=1)
+        """Read the settings; ``AIRFLOW__MEMWAL__FLEET_SCHEDULE`` and so on override the file."""
+        schedule = FLEET_SCHEDULE.read().strip()
+        watchers = DUE_WATCHERS.read()
         if watchers < 1:
             raise InvalidInputError(
                 f"[{SECTION}] due_watchers is {watchers}; give 1, or the number of triggerers."
             )
         return cls(
             fleet_schedule=None if schedule.lower() in ("", "none") else schedule,
-            verify_tables_per_day=verified,
+            verify_tables_per_day=VERIFY_TABLES_PER_DAY.read(),
             due_watchers=watchers,
         )
 

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
 from memwal.spark.session import APPLICATION_LINE
-from memwal_airflow import SECTION
+from memwal_airflow.provider.settings import DRIVER_POD_URL, RUNBOOK_URL, SPARK_HISTORY_URL
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -60,7 +60,7 @@ def history_address(application_id: str | None) -> str:
 
     Empty without an application or without the setting.
     """
-    server = conf.get(SECTION, "spark_history_url", fallback="")
+    server = SPARK_HISTORY_URL.read()
     if not server or application_id is None:
         return ""
     return f"{server.rstrip('/')}/history/{application_id}/"
@@ -71,7 +71,7 @@ def pod_address(reattach_state: Mapping[str, str]) -> str:
 
     Empty without the setting, or for an application without a pod.
     """
-    page = str(conf.get(SECTION, "driver_pod_url", fallback=""))
+    page = DRIVER_POD_URL.read()
     if not page or "pod" not in reattach_state:
         return ""
     page = page.replace("{namespace}", reattach_state["namespace"])
@@ -117,7 +117,7 @@ def runbook_link(runbook: str) -> str | None:
 
     ``{alert}`` in the setting stands for the name of the page, as for ``memwal metrics rules``.
     """
-    url = str(conf.get(SECTION, "runbook_url", fallback="") or "")
+    url = RUNBOOK_URL.read()
     if not url:
         return None
     page, mark, section = runbook.rpartition("/")[2].partition("#")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import airflow_settings
 import commands
 import errors
 import figures
@@ -28,6 +29,7 @@ ELSEWHERE = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages that stand in the folder above."""
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "Airflow settings": airflow_settings.markdown,
     "commands": commands.markdown,
     "costs": figures.costs,
     "exit codes": commands.exit_codes,

@@ -9,19 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
-from airflow.sdk.configuration import conf
-
 from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal.spark.connect import CONNECT_PREFIX
 from memwal_airflow import SECTION
+from memwal_airflow.provider.settings import DRAIN_JOBS, DRAIN_SECONDS, OWNER_ROLES, TABLE_DAGS
 from memwal_airflow.spark.settings import configured_connection, configured_master
 
 MAX_OWN_DAGS: Final = 50
 """Number of tables up to which each has a DAG by default."""
-
-DEFAULT_JOBS = 2
-DEFAULT_SECONDS = 600
 
 _HERE = "local"
 
@@ -47,7 +43,7 @@ def are_combined(tables: Iterable[ManagedTable]) -> bool:
     mode = _mode()
     if mode is not TableDags.AUTO:
         return mode is TableDags.COMBINED
-    if conf.get(SECTION, "owner_roles", fallback=""):
+    if OWNER_ROLES.read():
         return False
     count = sum(table.enabled and table.starts_when_due for table in tables)
     return count > MAX_OWN_DAGS and _has_master((CONNECT_PREFIX, _HERE))
@@ -75,7 +71,7 @@ def exported_tables() -> list[ManagedTable]:
 
 
 def _mode() -> TableDags:
-    text = conf.get(SECTION, "table_dags", fallback=TableDags.AUTO.value)
+    text = TABLE_DAGS.read()
     try:
         return TableDags(text)
     except ValueError:
@@ -94,8 +90,8 @@ class DrainSettings:
         A limit is below 1.
     """
 
-    drain_jobs: int = DEFAULT_JOBS  # Jobs that run at once, each in a thread.
-    drain_seconds: int = DEFAULT_SECONDS  # After so long no job is started.
+    drain_jobs: int = DRAIN_JOBS.default
+    drain_seconds: int = DRAIN_SECONDS.default
 
     def __post_init__(self) -> None:
         if min(self.drain_jobs, self.drain_seconds) < 1:
@@ -107,7 +103,4 @@ class DrainSettings:
     @classmethod
     def read(cls) -> Self:
         """Read the settings; ``AIRFLOW__MEMWAL__DRAIN_JOBS`` and so on override the file."""
-        return cls(
-            drain_jobs=conf.getint(SECTION, "drain_jobs", fallback=DEFAULT_JOBS),
-            drain_seconds=conf.getint(SECTION, "drain_seconds", fallback=DEFAULT_SECONDS),
-        )
+        return cls(drain_jobs=DRAIN_JOBS.read(), drain_seconds=DRAIN_SECONDS.read())

@@ -16,14 +16,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from airflow.sdk.configuration import conf
 from kubernetes.client import V1Pod
 
 from memwal.catalog.records import CONNECTION_PREFIX
 from memwal.errors import InvalidInputError
 from memwal.spark.result_store import KEEP
 from memwal.spark.runner import trace_environment
-from memwal_airflow import SECTION
 from memwal_airflow.kubernetes.driver_pod import (
     ATTEMPT_LABEL,
     LABEL,
@@ -32,6 +30,7 @@ from memwal_airflow.kubernetes.driver_pod import (
     attempt_of,
 )
 from memwal_airflow.kubernetes.pods import Pods, describe, has_ended, has_started, own_namespace
+from memwal_airflow.provider.settings import KUBERNETES_NAMESPACE
 from memwal_airflow.spark.application import SparkJob, new_job_folder
 from memwal_airflow.spark.reattach import EarlierTry
 from memwal_airflow.spark.settings import ResultsFolder
@@ -189,8 +188,7 @@ def driver_pods(hook: JobSubmitHook) -> Pods:
     It is that of Spark's configuration, else ``[memwal] kubernetes_namespace``, else that of the
     pod of this process.
     """
-    configured = conf.get(SECTION, "kubernetes_namespace", fallback=None)
-    namespace = hook.namespace or configured or own_namespace()
+    namespace = hook.namespace or KUBERNETES_NAMESPACE.read() or own_namespace()
     return Pods(hook.master, namespace, context=hook.context)
 
 

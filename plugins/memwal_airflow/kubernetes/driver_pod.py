@@ -19,13 +19,11 @@ from airflow.providers.cncf.kubernetes.utils.pod_manager import (
     PodLaunchTimeoutException,
     PodManager,
 )
-from airflow.sdk.configuration import conf
 from kubernetes.client import V1Pod
 
 from memwal.errors import MemWalError
 from memwal.spark.result_store import KEEP, delete_result, read_result
 from memwal.util.records import JsonObject
-from memwal_airflow import SECTION
 from memwal_airflow.kubernetes.pods import (
     NOT_FOUND,
     KubernetesUnavailableError,
@@ -36,11 +34,11 @@ from memwal_airflow.kubernetes.pods import (
     has_started,
     has_succeeded,
 )
+from memwal_airflow.provider.settings import DRIVER_START_SECONDS
 from memwal_airflow.spark.application import LEASE_CHECK_SECONDS, RunningJob, SparkJob
 
 LABEL = "memwal.io/"
 RUN_LABEL, ATTEMPT_LABEL = LABEL + "run", LABEL + "attempt"
-DEFAULT_START_SECONDS = 600
 POLL_SECONDS = 2
 
 logger = logging.getLogger(__name__)
@@ -221,9 +219,7 @@ class _LogReader(PodManager):
 
         Raises PodLaunchFailedException or PodLaunchTimeoutException if the driver does not start.
         """
-        seconds = int(
-            conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS)
-        )
+        seconds = int(DRIVER_START_SECONDS.read())
         container = driver_container(pod)
         read = (pod.metadata.namespace, pod.metadata.name, container)
         self._client = self._pods.client

@@ -1,11 +1,6 @@
 """Send events through Airflow's connections: to Slack's webhooks, or to any address over HTTP.
 
-The recipients are set in section ``[memwal]`` of ``airflow.cfg``:
-
-``notify_conn_id``
-    Connection of type ``slackwebhook`` or ``http``; without it, nothing is sent.
-``notify_owners``
-    JSON object from owners of tables to their own connections: ``{"air team": "slack_air"}``.
+``notify_conn_id`` and ``notify_owners`` of ``airflow.cfg`` name the connections.
 """
 
 from __future__ import annotations
@@ -17,7 +12,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from airflow.sdk import BaseHook
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog import Catalog
@@ -32,8 +26,8 @@ from memwal.fleet.alerts import (
     notify_channel,
 )
 from memwal.util.records import JsonMapping
-from memwal_airflow import SECTION
 from memwal_airflow.notifications.owners import setting_by_owner
+from memwal_airflow.provider.settings import NOTIFY_CONN_ID, NOTIFY_OWNERS
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +58,8 @@ def notify_events(
     timeout : float, default 10
         Seconds to wait for an answer.
     """
-    default = conn_id or configured_connection()
-    if default is None and not conf.get(SECTION, "notify_owners", fallback=""):
+    default = conn_id or NOTIFY_CONN_ID.read() or None
+    if default is None and not NOTIFY_OWNERS.read():
         return 0
     try:
         with closing(Catalog()) as catalog:
@@ -83,11 +77,6 @@ def notify_events(
         return 0
 
 
-def configured_connection() -> str | None:
-    """Return the connection id of ``[memwal] notify_conn_id`` in ``airflow.cfg``, if any."""
-    return conf.get(SECTION, "notify_conn_id", fallback=None) or None
-
-
 def _tables_by_connection(
     catalog: Catalog,
     tables: Sequence[str] | None,
@@ -95,7 +84,7 @@ def _tables_by_connection(
     default: str | None,
 ) -> dict[str, list[str]]:
     """Return the names of the tables whose events each connection receives."""
-    owners = setting_by_owner("notify_owners", example='{"air team": "slack_air"}')
+    owners = setting_by_owner(NOTIFY_OWNERS)
     tables_of: dict[str, list[str]] = {}
     for table in catalog.list():
         connection = owners.get(table.owner, default)

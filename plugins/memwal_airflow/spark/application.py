@@ -22,13 +22,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 from memwal import errors
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.util.records import JsonObject
-from memwal_airflow import SECTION
+from memwal_airflow.provider.settings import STATE_FOLDER
 from memwal_airflow.spark.processes import EXIT_SECONDS, ProcessId, end_session
 
 LOG_FILE = "driver.log"
@@ -91,7 +90,7 @@ def state_folder() -> Path:
     Creates the folder if it is missing, readable by this user only.
     """
     home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
-    folder = Path(conf.get(SECTION, "state_folder", fallback=str(home / "memwal" / "jobs")))
+    folder = Path(STATE_FOLDER.read() or home / "memwal" / "jobs")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from airflow.sdk.configuration import conf
-
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.spark.application import apps_folder
@@ -17,17 +15,21 @@ from memwal.spark.runner import trace_environment
 from memwal.spark.session import ensure_java
 from memwal.storage.credentials import read_options_file
 from memwal.storage.uris import LOCAL, parse_uri
-from memwal_airflow import SECTION
+from memwal_airflow.provider.settings import (
+    DEPLOY_MODE,
+    LOCAL_BELOW_BYTES,
+    RESULTS_OPTIONS_FILE,
+    RESULTS_URI,
+    SPARK_APPS_FOLDER,
+    SPARK_CONN_ID,
+    SPARK_MASTER,
+    SPARK_PROPERTIES_FILE,
+)
 
 MASTER_PREFIX = "k8s://"
-DEFAULT_MASTER = "local[*]"
 CLIENT, CLUSTER = "client", "cluster"
 IN_IMAGE = "local://"
 """Prefix of the path of an application in the driver's image."""
-
-DEFAULT_LOCAL_BELOW_BYTES = 256 << 20
-"""Table size below which jobs run in the task's own process. A merge is faster there than with
-Spark at any size that was measured; this bounds the memory that jobs take from a worker."""
 
 _APPS_IN_IMAGE = f"{IN_IMAGE}/opt/memwal/spark_apps"
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
@@ -35,12 +37,12 @@ HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "M
 
 def configured_master() -> str:
     """Return the master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
-    return str(conf.get(SECTION, "spark_master", fallback=DEFAULT_MASTER))
+    return SPARK_MASTER.read()
 
 
 def configured_connection() -> str | None:
     """Return the connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
-    return conf.get(SECTION, "spark_conn_id", fallback=None) or None
+    return SPARK_CONN_ID.read() or None
 
 
 def local_below_bytes() -> int:
@@ -48,8 +50,7 @@ def local_below_bytes() -> int:
 
     Jobs of tables that store less run in the task's own process.
     """
-    fallback = DEFAULT_LOCAL_BELOW_BYTES
-    return int(conf.getint(SECTION, "local_below_bytes", fallback=fallback))
+    return LOCAL_BELOW_BYTES.read()
 
 
 def checked_deploy_mode(mode: str | None) -> str:
@@ -57,7 +58,7 @@ def checked_deploy_mode(mode: str | None) -> str:
 
     Raises InvalidInputError for a mode that is neither ``client`` nor ``cluster``.
     """
-    mode = mode or str(conf.get(SECTION, "deploy_mode", fallback=CLIENT))
+    mode = mode or DEPLOY_MODE.read()
     if mode not in (CLIENT, CLUSTER):
         raise InvalidInputError(f"The deploy mode is {mode!r}; it must be client or cluster.")
     return mode
@@ -65,7 +66,7 @@ def checked_deploy_mode(mode: str | None) -> str:
 
 def properties_file() -> str | None:
     """Return ``[memwal] spark_properties_file`` in ``airflow.cfg``, if any."""
-    return conf.get(SECTION, "spark_properties_file", fallback=None) or None
+    return SPARK_PROPERTIES_FILE.read() or None
 
 
 def application_path(name: str, *, mode: str = CLIENT) -> str:
@@ -74,7 +75,7 @@ def application_path(name: str, *, mode: str = CLIENT) -> str:
     Applications are in ``[memwal] spark_apps_folder``; default: the folder that came with memwal,
     and in cluster mode ``/opt/memwal/spark_apps`` of the driver's image.
     """
-    folder = conf.get(SECTION, "spark_apps_folder", fallback=None)
+    folder = SPARK_APPS_FOLDER.read()
     if mode == CLUSTER:
         folder = folder or _APPS_IN_IMAGE
         if not folder.startswith(IN_IMAGE):
@@ -133,13 +134,13 @@ class ResultsFolder:
     @classmethod
     def configured(cls) -> ResultsFolder | None:
         """Read ``[memwal] results_uri`` and ``results_options_file`` of ``airflow.cfg``, if set."""
-        uri = conf.get(SECTION, "results_uri", fallback="")
+        uri = RESULTS_URI.read()
         if not uri:
             return None
         parsed = parse_uri(uri)
         # As a URI also where it is a folder that both sides mount: a path would be a file.
         address = f"file://{quote(parsed.path)}" if parsed.scheme == LOCAL else str(parsed)
-        options_file = conf.get(SECTION, "results_options_file", fallback=None) or None
+        options_file = RESULTS_OPTIONS_FILE.read() or None
         return cls(uri=address, options_file=options_file)
 
     @property

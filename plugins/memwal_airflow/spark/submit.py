@@ -18,11 +18,11 @@ from airflow.sdk import Connection
 from memwal.errors import InvalidInputError
 from memwal.spark.connect import AUTH_VARIABLE
 from memwal.util.optional_deps import how_to_install
+from memwal_airflow.provider.settings import SPARK_MASTER
 from memwal_airflow.spark.connected import ConnectServer, connect_server
 from memwal_airflow.spark.settings import (
     CLIENT,
     CLUSTER,
-    DEFAULT_MASTER,
     application_path,
     checked_deploy_mode,
     configured_connection,
@@ -57,7 +57,7 @@ class JobSubmitHook(SparkSubmitHook):
         **options: Any,
     ) -> None:
         # The provider takes "k8s" or "yarn" anywhere in a master for such a cluster.
-        self._given_master = DEFAULT_MASTER if server is not None else master
+        self._given_master = SPARK_MASTER.default if server is not None else master
         self._server = server
         try:
             super().__init__(deploy_mode=deploy_mode, **options)

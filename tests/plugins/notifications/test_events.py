@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from memwal_airflow.notifications import listener
 from memwal_airflow.notifications.events import notify_events
+from memwal_airflow.notifications.notifier import MemWalNotifier
 from support.airflow.webhook_server import WebhookServer, running_webhook
 from support.oracles.secrecy import Secrecy
 
@@ -116,6 +117,16 @@ def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
     webhook_server.ready.set()
     connect(conn_type)
     assert notify_events() == 2
+
+
+def test_a_callback_sends_the_events_of_the_tables_that_it_names(
+    failing: Catalog, webhook_server: WebhookServer, connect: Callable[..., str]
+) -> None:
+    connect("http")
+    context: Any = {"params": {"table": "trains"}}
+    MemWalNotifier(tables=["{{ params.table }}"])(context)
+    (text,) = webhook_server.texts
+    assert ("trains" in text, "flights" in text) == (True, False)
 
 
 def test_owners_can_have_a_connection_of_their_own(

@@ -1,12 +1,8 @@
-"""Provider metadata of this package: the connection type and its form.
-
-Airflow reads it through an entry point of group ``apache_airflow_provider``, and builds the form
-from it without importing the hook.
-"""
+"""The connection type ``memwal`` and its form, which Airflow builds without importing the hook."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 # Airflow's masker decides by the names of fields: each secret field has "secret", "token",
 # "access_key" or "service_account" in it, so that they are hidden in the API and in logs as well.
@@ -75,30 +71,21 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 )
 
 
-def get_provider_info() -> dict[str, Any]:
-    """Describe the package in Airflow's schema of providers."""
-    return {
-        "package-name": "lance-memwal",
-        "name": "MemWAL",
-        "description": "Maintenance of Lance tables with MemWAL.",
-        "connection-types": [
-            {
-                "connection-type": "memwal",
-                "hook-class-name": "memwal_airflow.hooks.memwal.MemWalHook",
-                "hook-name": "MemWAL",
-                "ui-field-behaviour": {
-                    "hidden-fields": ["host", "port", "schema", "login", "password", "extra"],
-                    "relabeling": {},
-                    "placeholders": {},
-                },
-                "conn-fields": {
-                    name: {
-                        "label": label,
-                        "schema": schema,
-                        **({"description": description} if description else {}),
-                    }
-                    for name, label, description, schema in _FIELDS
-                },
-            }
-        ],
-    }
+CONNECTION_TYPE: Final[dict[str, Any]] = {
+    "connection-type": "memwal",
+    "hook-class-name": "memwal_airflow.hooks.memwal.MemWalHook",
+    "hook-name": "MemWAL",
+    "ui-field-behaviour": {
+        "hidden-fields": ["host", "port", "schema", "login", "password", "extra"],
+        "relabeling": {},
+        "placeholders": {},
+    },
+    "conn-fields": {
+        name: {
+            "label": label,
+            "schema": schema,
+            **({"description": description} if description else {}),
+        }
+        for name, label, description, schema in _FIELDS
+    },
+}
