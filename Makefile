@@ -10,7 +10,7 @@ SHELL := /bin/bash
 unexport PYTHONDONTWRITEBYTECODE
 # uv installs into the active environment, which may be another one.
 export VIRTUAL_ENV := $(abspath $(VENV))
-.PHONY: help setup ui demo test test-slow bench-test test-all soak safeguards lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
+.PHONY: help setup ui demo test test-slow bench-test test-all soak safeguards lint types format protos lock dist canary compat golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ safeguards: setup ## Take each safeguard of tests/safeguards.toml out: its tests
 
 canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
 	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))
+
+compat: ui ## Run the tests that count with other versions (AIRFLOW=3.1 SQLALCHEMY=2.0 SPARK=4.0 WITH=3.12)
+	$(BIN)/python scripts/compat.py $(if $(AIRFLOW),--airflow $(AIRFLOW)) $(if $(SQLALCHEMY),--sqlalchemy $(SQLALCHEMY)) $(if $(SPARK),--spark $(SPARK)) $(if $(WITH),--python $(WITH))
 
 golden: setup ## Keep small tables as this version writes them; once for each release
 	LANCE_LOG=error,lance::index=off $(BIN)/python tests/golden/make.py

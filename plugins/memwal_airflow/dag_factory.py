@@ -27,8 +27,6 @@ from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule, get_parsing_context
-from airflow.sdk.definitions.timetables.assets import AssetTriggeredTimetable
-from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError, MemWalError
@@ -52,6 +50,7 @@ from memwal_airflow.provider.settings import OWNER_ROLES
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.gate import TableGateSensor
 from memwal_airflow.triggers.gate import start_arguments
+from memwal_airflow.version_compat import AirflowException, AssetTriggeredTimetable
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow.sdk import DAG, AssetAlias, get_current_context, get_parsing_context, task
-from airflow.sdk.exceptions import AirflowException
 
 import memwal.catalog
 from memwal.catalog.records import START_JOB, ManagedTable, read_snapshot
@@ -44,6 +43,7 @@ from memwal_airflow.provider.settings import DUE_WATCHERS, FLEET_SCHEDULE, VERIF
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
 from memwal_airflow.triggers.active_runs import active_runs
+from memwal_airflow.version_compat import AirflowException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.configuration import conf
 
 from memwal.spark.session import APPLICATION_LINE
 from memwal_airflow.provider.settings import DRIVER_POD_URL, RUNBOOK_URL, SPARK_HISTORY_URL
+from memwal_airflow.version_compat import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
-    from airflow.sdk.types import TaskInstanceKey
+
+    from memwal_airflow.version_compat import TaskInstanceKey
 
 _APPLICATION = re.compile(
     re.escape(APPLICATION_LINE) + r"(?P<id>[A-Za-z0-9_.-]+)(?:: (?P<ui>https?://\S+))?"

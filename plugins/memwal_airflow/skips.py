@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from memwal_airflow.version_compat import AirflowFailException, AirflowSkipException
 
 
 class TaskSkipReason(StrEnum):

@@ -12,11 +12,11 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOAD = """
 import json, os, sys
-from airflow.dag_processing.dagbag import DagBag
+from support.airflow.dag_bag import load_dag_bag
 bags = []
 for env in json.loads(sys.argv[2]):
     os.environ.update(env)
-    bag = DagBag(sys.argv[1], bundle_name="dags-folder")
+    bag = load_dag_bag(sys.argv[1])
     dags = {name: sorted(dag.task_ids) for name, dag in bag.dags.items()}
     bags.append({"errors": bag.import_errors, "dags": dags})
 print("FOUND" + json.dumps(bags))
@@ -29,7 +29,9 @@ def load(tmp_path: Path, *envs: dict[str, str]) -> Any:
     settings = {
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "plugins"), str(REPOSITORY)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(REPOSITORY / name) for name in ("plugins", "tests", "")]
+        ),
     }
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(REPOSITORY / "dags"), json.dumps(envs)],

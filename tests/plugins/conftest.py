@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.airflow.dag_bag import load_dag_bag
 from support.data.copied import copy_of
 from support.kubernetes.kubernetes_server import KubernetesServer, kubeconfig, running_kubernetes
 
@@ -92,14 +93,12 @@ def load_dag(
     written: list[Path] = []
 
     def load(text: str, dag_id: str) -> Any:
-        from airflow.dag_processing.dagbag import DagBag
-
         # Each has a name of its own: of two files of the same name, length and second, Python
         # takes the stored bytecode of the first for that of the second.
         path = folder / f"under_test_{next(_NUMBERS)}.py"
         path.write_text(text)
         written.append(path)
-        bag = DagBag(path, bundle_name="dags-folder")
+        bag = load_dag_bag(path)
         assert bag.import_errors == {}
         return bag.dags[dag_id]
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
 from memwal_airflow import due_dag
 from memwal_airflow.due_dag import DUE_ALIAS, build_due_dag, start, still_due
+from memwal_airflow.version_compat import AirflowSkipException
 
 from memwal.catalog import Catalog
 from memwal.errors import StoreUnavailableError

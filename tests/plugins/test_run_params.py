@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import ParamValidationError
 from memwal_airflow.run_params import includes, run_params
 
 from memwal.jobs.due import JOBS

@@ -5,9 +5,6 @@ Commands import what they need when they run, so ``memwal --help`` answers at on
 
 from __future__ import annotations
 
-import platform
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -28,19 +25,14 @@ from memwal.cli.commands import (
 from memwal.cli.output import ReportingGroup
 from memwal.cli.parameters import CommandGroup
 from memwal.lance_log import PROGRAM_FILTER, quieten_lance
+from memwal.util.versions import installed_versions
 from memwal.version import __version__
-
-# Packages whose versions are shown if they are installed.
-SHOWN = ("pylance", "pyarrow", "lancedb", "pyspark", "apache-airflow")
 
 
 def version_line() -> str:
     """Format the versions: ``memwal 0.1.0 (Python 3.11.7, pylance 14.0.2, ...)``."""
-    versions = [f"Python {platform.python_version()}"]
-    for name in SHOWN:
-        with suppress(PackageNotFoundError):
-            versions.append(f"{name} {version(name)}")
-    return f"memwal {__version__} ({', '.join(versions)})"
+    versions = ", ".join(" ".join(pair) for pair in installed_versions().items())
+    return f"memwal {__version__} ({versions})"
 
 
 quieten_lance(PROGRAM_FILTER)

@@ -10,10 +10,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from typer import Argument, Option
@@ -34,6 +34,7 @@ from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
 from memwal.util.optional_deps import requires_extra
+from memwal.util.versions import Feature, installed_versions
 
 if TYPE_CHECKING:
     from memwal.fleet import Survey
@@ -273,11 +274,18 @@ def doctor(
             "catalog need; on a machine of Airflow.",
         ),
     ] = False,
+    versions: Annotated[
+        bool,
+        Option(
+            "--versions",
+            help="List the versions of the packages that memwal uses, and what they lack.",
+        ),
+    ] = False,
     *,
     storage: Storage,
     url: CatalogUrl = None,
 ) -> Output:
-    """Check whether a store is fit for tables, or Airflow; with advice for each failed check.
+    """Check whether a store is fit for tables, Airflow, or versions; with advice for what is not.
 
     The table need not exist.
     Checks permissions, put-if-absent under a small race, clocks, latencies, Lance's own commits,
@@ -286,24 +294,47 @@ def doctor(
     """
     from memwal.jobs.table.store_check import Diagnosis, diagnose
 
-    if (table is None) is not airflow:
-        raise InvalidInputError("name the TABLE whose store is checked, or give --airflow")
-    if table is None:
+    if (table is not None) + airflow + versions != 1:
+        raise InvalidInputError(
+            "name the TABLE whose store is checked, or give --airflow or --versions"
+        )
+    if airflow:
         diagnosis = Diagnosis("Airflow", _airflow_checks(url))
+    elif table is None:
+        diagnosis = Diagnosis("versions", tuple(_version_checks()))
     else:
         diagnosis = diagnose(locate_named(table, url, storage)[0])
     return Output(diagnosis, partial(_print_diagnosis, diagnosis), failed=bool(diagnosis.errors))
 
 
 def _airflow_checks(url: str | None) -> tuple[StoreCheck, ...]:
-    """Return the checks that a process of Airflow prints, in its last line."""
+    """Return the checks of Airflow's seats."""
     from memwal.jobs.table.store_check import CheckState, StoreCheck
 
     with requires_extra("airflow"):
         if find_spec("airflow") is None:
             raise ModuleNotFoundError("No module named 'airflow'", name="airflow")
-    done = subprocess.run(
-        [sys.executable, "-m", "memwal_airflow.seats"],
+    checks = _ask_airflow("memwal_airflow.seats", url)
+    return tuple(StoreCheck(**{**check, "state": CheckState(check["state"])}) for check in checks)
+
+
+def _version_checks() -> Iterator[StoreCheck]:
+    """Yield the version of each package, with the features of newer ones that it lacks."""
+    from memwal.jobs.table.store_check import CheckState, StoreCheck
+
+    installed = installed_versions()
+    for name, version in installed.items():
+        yield StoreCheck(name, CheckState.OK, version)
+    lacking = _ask_airflow("memwal_airflow.version_compat") if "apache-airflow" in installed else []
+    for feature in (Feature(**values) for values in lacking):
+        advice = f"{feature.package} {feature.since} has it"
+        yield StoreCheck(feature.name, CheckState.WARNING, feature.without, advice)
+
+
+def _ask_airflow(module: str, url: str | None = None) -> list[dict[str, Any]]:
+    """Return the records that a process of Airflow prints, in its last line."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", module],
         env={**os.environ, **({"MEMWAL_CATALOG_URL": url} if url else {})},
         stdout=subprocess.PIPE,
         text=True,
@@ -314,8 +345,8 @@ def _airflow_checks(url: str | None) -> tuple[StoreCheck, ...]:
             "Airflow's settings, its database or the catalog cannot be read here, see the error "
             "above; run this on a machine of Airflow, such as that of the scheduler"
         )
-    checks = json.loads(done.stdout.splitlines()[-1])
-    return tuple(StoreCheck(**{**check, "state": CheckState(check["state"])}) for check in checks)
+    answer: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:

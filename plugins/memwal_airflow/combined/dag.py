@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from airflow.sdk import DAG, AssetAlias, AssetAny, Param, task
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import AirflowFailException
 
 import memwal.catalog
 from memwal.errors import InvalidInputError
@@ -37,6 +36,7 @@ from memwal_airflow.due_dag import ACTIVE_RUNS
 from memwal_airflow.links import DRAIN_DAG_ID
 from memwal_airflow.run_params import run_params
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
+from memwal_airflow.version_compat import AirflowFailException
 
 MAX_DURATION: Final = timedelta(hours=6)
 

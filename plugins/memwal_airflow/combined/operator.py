@@ -24,8 +24,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import AssetAlias, BaseOperator, Context
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal.catalog
 from memwal.catalog.records import DAG_JOB, ManagedTable
@@ -44,6 +42,12 @@ from memwal_airflow.operators.maintenance import has_unmet, is_small
 from memwal_airflow.run_params import includes
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.connected import ConnectServer, connect_server, run_connected
+from memwal_airflow.version_compat import (
+    XCOM_SKIPMIXIN_FOLLOWED,
+    XCOM_SKIPMIXIN_KEY,
+    AirflowException,
+    AirflowFailException,
+)
 
 if TYPE_CHECKING:
     from memwal.fleet import Fleet, JobSpec, Outcome

@@ -25,7 +25,6 @@ from airflow.providers.cncf.kubernetes.utils.container import (
     get_container_status,
 )
 from airflow.providers.cncf.kubernetes.utils.pod_manager import PodManager, PodPhase
-from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import (
     ApiException,
     V1DeleteOptions,
@@ -38,6 +37,7 @@ from urllib3.exceptions import HTTPError
 
 from memwal.errors import InvalidInputError
 from memwal_airflow.spark.settings import MASTER_PREFIX
+from memwal_airflow.version_compat import AirflowException
 
 ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 GRACE_SECONDS = 10

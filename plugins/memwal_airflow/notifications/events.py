@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, MemWalError
@@ -28,6 +27,7 @@ from memwal.fleet.alerts import (
 from memwal.util.records import JsonMapping
 from memwal_airflow.notifications.owners import setting_by_owner
 from memwal_airflow.provider.settings import NOTIFY_CONN_ID, NOTIFY_OWNERS
+from memwal_airflow.version_compat import AirflowException
 
 logger = logging.getLogger(__name__)
 

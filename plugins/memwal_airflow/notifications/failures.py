@@ -14,18 +14,16 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import (  # type: ignore[attr-defined]
-    AsyncCallback,
-    DeadlineAlert,
-    DeadlineReference,
-)
-from airflow.sdk.exceptions import AirflowFailException
-
 import memwal.catalog
 from memwal.catalog.records import DAG_JOB
 from memwal.errors import MemWalError
 from memwal.util.log import safe_error_text
 from memwal_airflow.spark.application import SparkApplicationError
+from memwal_airflow.version_compat import (
+    AirflowFailException,
+    DeadlineAlert,
+    deadline_after_queued,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -96,19 +94,16 @@ def traceback_reason(stacktrace: str) -> str:
     return match[1] if match is not None else last
 
 
-# The type stub of airflow.sdk leaves them out.
-
-
 LATE = "late"
 """Name of a late run among the failed jobs of a table."""
 
 
 def run_deadline(table: str, *, seconds: float) -> DeadlineAlert:
     """Return the deadline of a table's runs: ``seconds`` after they are queued."""
-    return DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=timedelta(seconds=seconds),
-        callback=AsyncCallback(record_late, kwargs={"table": table, "seconds": seconds}),
+    return deadline_after_queued(
+        timedelta(seconds=seconds),
+        record_late,
+        kwargs={"table": table, "seconds": seconds},
         name=f"{table} is late",
     )
 

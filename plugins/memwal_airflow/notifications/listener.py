@@ -13,9 +13,9 @@ import logging
 from typing import Any
 
 from airflow.listeners import hookimpl
-from airflow.sdk.configuration import conf
 
 from memwal_airflow import DAG_PREFIX
+from memwal_airflow.version_compat import conf
 
 _TIMEOUT_SECONDS = 5.0
 _PACKAGE = __name__.partition(".")[0]

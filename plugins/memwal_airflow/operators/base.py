@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal.catalog
 from memwal.catalog.records import ManagedTable
@@ -48,6 +47,7 @@ from memwal_airflow.spark.reattach import (
     find_earlier_try,
     save_state,
 )
+from memwal_airflow.version_compat import AirflowException, AirflowFailException
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
 from airflow.sdk import Context
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal.catalog
 from memwal.errors import InvalidInputError, MemWalError
@@ -35,6 +33,12 @@ from memwal_airflow.skips import RegionsSkipped, TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.connected import connect_server, run_connected
 from memwal_airflow.spark.reattach import EarlierTry
 from memwal_airflow.spark.settings import local_below_bytes
+from memwal_airflow.version_compat import (
+    XCOM_SKIPMIXIN_FOLLOWED,
+    XCOM_SKIPMIXIN_KEY,
+    AirflowException,
+    AirflowFailException,
+)
 
 if TYPE_CHECKING:
     from memwal.fleet import JobSpec, Skipped

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.arguments import to_arguments
@@ -16,6 +15,7 @@ from memwal.jobs.options import VerifyOptions
 from memwal.util.records import JsonObject
 from memwal_airflow.operators.base import MemWalOperator, Target, external_id, region_ids
 from memwal_airflow.spark.reattach import EarlierTry
+from memwal_airflow.version_compat import AirflowFailException
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped

@@ -32,7 +32,7 @@ class Setting(Generic[T]):
         Raises AirflowConfigException unless the value of a number is one.
         """
         # Creating the configuration asks for the description of this package.
-        from airflow.sdk.configuration import conf
+        from memwal_airflow.version_compat import conf
 
         readers = {str: conf.get, int: conf.getint, float: conf.getfloat}
         value: T = readers[type(self.default)](SECTION, self.key, fallback=self.default)

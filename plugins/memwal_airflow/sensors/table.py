@@ -10,11 +10,6 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, TaskInstanceState
-from airflow.sdk.exceptions import (
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    TaskDeferred,
-)
 
 from memwal.catalog.records import STATUS_JOB
 from memwal.errors import InvalidInputError
@@ -30,6 +25,11 @@ from memwal_airflow.triggers.conditions import (
 )
 from memwal_airflow.triggers.readings import TableSource, read_table_status
 from memwal_airflow.triggers.table import TableTrigger
+from memwal_airflow.version_compat import (
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 TRIGGER_GRACE = timedelta(minutes=5)
 """How long after its window a trigger may answer; after that, no triggerer is running."""

@@ -22,13 +22,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
-from airflow.sdk.exceptions import AirflowException
-
 from memwal import errors
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.util.records import JsonObject
 from memwal_airflow.provider.settings import STATE_FOLDER
 from memwal_airflow.spark.processes import EXIT_SECONDS, ProcessId, end_session
+from memwal_airflow.version_compat import AirflowException
 
 LOG_FILE = "driver.log"
 RESULT_FILE = "result.json"

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
 from airflow.triggers.base import (
     BaseTaskEndEvent,
     BaseTrigger,
@@ -36,6 +35,7 @@ from memwal_airflow.run_params import includes
 from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.triggers.readings import TableReading, TableSource, shared_readings
 from memwal_airflow.triggers.table import MAX_FAILURES
+from memwal_airflow.version_compat import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
 
 TRIGGER_GRACE = timedelta(minutes=1)
 """Time after the window in which a triggerer may answer; then a worker evaluates the gate."""

@@ -25,6 +25,7 @@ from fastapi import Depends, HTTPException, Request, status
 from memwal.catalog import Catalog, ManagedTable
 from memwal.errors import ObjectNotFoundError
 from memwal_airflow.dag_factory import dag_id
+from memwal_airflow.version_compat import TEAMS
 
 CUSTOM_HEADER = "X-Requested-With"
 CUSTOM_VALUE = "memwal"
@@ -47,8 +48,9 @@ def readable_dag_ids(user: BaseUser, tables: Collection[ManagedTable]) -> set[st
         by_team[team].add(dag)
     allowed: set[str] = set()
     for team, members in by_team.items():
+        of_team = {"team_name": team} if TEAMS.here else {}
         allowed |= get_auth_manager().filter_authorized_dag_ids(
-            dag_ids=members, user=user, method="GET", team_name=team
+            dag_ids=members, user=user, method="GET", **of_team
         )
     return allowed
 
@@ -120,7 +122,7 @@ def _no_table(name: str) -> HTTPException:
 def _teams(tables: Collection[ManagedTable]) -> dict[str, str | None]:
     """Return the teams of tables by the ids of their DAGs; None for a table without one."""
     owners = {dag_id(table): table.owner for table in tables}
-    if not conf.getboolean("core", "multi_team", fallback=False):
+    if not (TEAMS.here and conf.getboolean("core", "multi_team", fallback=False)):
         return dict.fromkeys(owners)
     names = Team.get_all_team_names()
     of_dags = DagModel.get_dag_id_to_team_name_mapping(list(owners))

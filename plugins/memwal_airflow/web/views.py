@@ -11,7 +11,6 @@ from typing import Annotated
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.sdk.exceptions import AirflowException
 from fastapi import APIRouter, Header, HTTPException, Query, Response, status
 from fastapi.responses import JSONResponse
 
@@ -25,6 +24,7 @@ from memwal.util.records import JsonObject
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.links import dag_link, runbook_link, task_link
+from memwal_airflow.version_compat import AirflowException
 from memwal_airflow.web.access import (
     CatalogDep,
     ReadableTable,

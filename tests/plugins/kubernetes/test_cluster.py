@@ -21,7 +21,6 @@ from uuid import UUID
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from memwal_airflow import fleet_dag
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.kubernetes import driver_pod, pods
@@ -38,6 +37,7 @@ from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.spark import application
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY
+from memwal_airflow.version_compat import AirflowException, AirflowFailException
 from support.kubernetes import kubernetes_server
 from support.kubernetes.kubernetes_server import Fault, KubernetesServer, Pod, kubeconfig
 from support.waiting import until

@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowException
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.kubernetes.driver_pod import DriverPod
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
+from memwal_airflow.version_compat import AirflowException
 from support.kubernetes.kubelet import Kubelet
 from support.kubernetes.kubernetes_server import KubernetesServer, Pod, kubeconfig
 from support.stores.s3_emulator import SECRET_KEY, running_emulator

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    TaskDeferralError,
-)
+from airflow.sdk.exceptions import TaskDeferralError
 from memwal_airflow.notifications import listener
 from memwal_airflow.notifications.failures import failure_reason, traceback_reason
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
@@ -22,6 +17,11 @@ from memwal_airflow.skips import RegionsSkipped
 from memwal_airflow.spark.application import SparkApplicationError
 from memwal_airflow.triggers import table as table_triggers
 from memwal_airflow.triggers.readings import SharedReadings
+from memwal_airflow.version_compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+)
 
 from memwal.catalog import Catalog
 from memwal.catalog.records import SENSOR_JOB

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowNotFoundException
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from memwal_airflow.assets import indexed_asset, merged_asset
 from memwal_airflow.operators.base import MemWalOperator, external_id
 from memwal_airflow.operators.maintenance import (
@@ -26,6 +25,7 @@ from memwal_airflow.operators.maintenance import (
 )
 from memwal_airflow.skips import RegionsSkipped, TaskSkipReason
 from memwal_airflow.spark import application
+from memwal_airflow.version_compat import AirflowException, AirflowFailException
 from support.airflow.skips import skips
 from support.data.tables import SCHEMA, numbered
 

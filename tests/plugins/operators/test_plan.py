@@ -6,12 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
-from airflow.sdk.exceptions import AirflowFailException
 from memwal_airflow.dag_factory import LATER_TASKS
 from memwal_airflow.operators import maintenance
 from memwal_airflow.operators.maintenance import MergeAndPlanOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
+from memwal_airflow.version_compat import XCOM_SKIPMIXIN_KEY, AirflowFailException
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 from memwal_airflow.operators.verify import MemWalVerifyOperator
+from memwal_airflow.version_compat import AirflowFailException
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from memwal_airflow.sensors.gate import TableGateSensor
 from memwal_airflow.skips import TaskSkipReason
-from memwal_airflow.triggers.gate import start_arguments
+from memwal_airflow.triggers.gate import TRIGGER_GRACE, start_arguments
+from memwal_airflow.version_compat import (
+    START_IN_TRIGGERER,
+    XCOM_SKIPMIXIN_KEY,
+    TaskDeferred,
+)
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
@@ -24,9 +31,8 @@ def flights(backlog: Any, catalog: Catalog) -> Any:
 
 
 def sensor(**options: Any) -> TableGateSensor:
-    return TableGateSensor(
-        task_id="gate", table="flights", tasks=TASKS, start_trigger_args=ARGUMENTS, **options
-    )
+    options = {"start_trigger_args": ARGUMENTS, **options}
+    return TableGateSensor(task_id="gate", table="flights", tasks=TASKS, **options)
 
 
 def test_a_worker_evaluates_the_gate_if_no_triggerer_does(
@@ -72,3 +78,28 @@ def test_a_sensor_of_a_share_is_due_for_its_own_regions(
     with skips(TaskSkipReason.NOT_DUE):
         sensor(shares=2, share=1 - hot).execute(context)  # type: ignore[arg-type]
     assert XCOM_SKIPMIXIN_KEY not in context["ti"].pushed
+
+
+def test_where_airflow_starts_nothing_in_the_triggerer_it_waits_there_if_nothing_is_due(
+    flights: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = replace(START_IN_TRIGGERER, since="99.0")
+    monkeypatch.setattr("memwal_airflow.sensors.gate.START_IN_TRIGGERER", newer)
+    gate = sensor(start_trigger_args=start_arguments("flights", TASKS, wait=60))
+    gate.run_params = json.dumps({"jobs": ["compact"]})
+    context["params"] = {"jobs": ["compact"]}
+    with pytest.raises(TaskDeferred) as deferred:
+        gate.execute(context)  # type: ignore[arg-type]
+    assert deferred.value.timeout == timedelta(seconds=60) + TRIGGER_GRACE
+    _, arguments = deferred.value.trigger.serialize()
+    assert arguments == {
+        "table": "flights",
+        "tasks": TASKS,
+        "shares": 1,
+        "run_params": gate.run_params,
+    }
+    # A gate without a window, and one that opens, do not wait.
+    with skips(TaskSkipReason.NOT_DUE):
+        sensor().execute(context)  # type: ignore[arg-type]
+    context["params"] = {}
+    assert set(gate.execute(context)["jobs"]) == {"merge"}  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from memwal_airflow.sensors.table import (
     GenerationMergedSensor,
     IndexCaughtUpSensor,
@@ -13,6 +12,7 @@ from memwal_airflow.sensors.table import (
 )
 from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.triggers.table import TableTrigger
+from memwal_airflow.version_compat import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy

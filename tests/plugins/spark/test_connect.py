@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
 from airflow_demo.connect_server import ConnectServer
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
@@ -23,6 +22,7 @@ from memwal_airflow.operators.maintenance import (
 )
 from memwal_airflow.spark import connected
 from memwal_airflow.spark.submit import JobSubmitHook, submit_hook
+from memwal_airflow.version_compat import AirflowException
 from support.beats import is_still
 
 from memwal.catalog import Catalog, Policy, RunState

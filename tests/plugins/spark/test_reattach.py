@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from memwal_airflow.skips import TaskSkipReason
@@ -24,6 +23,7 @@ from memwal_airflow.spark import application, reattach
 from memwal_airflow.spark.application import SparkApplicationError, SparkJob
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY, find_earlier_try
+from memwal_airflow.version_compat import AirflowException, AirflowSkipException
 from support.airflow.skips import skips
 from support.waiting import until
 

@@ -11,13 +11,13 @@ import lance
 import pyarrow as pa
 import pytest
 from airflow._shared.module_loading import import_string
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 from memwal_airflow.dag_factory import LATER_TASKS
 from memwal_airflow.links import TablePageLink
 from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.triggers import gate as gates
 from memwal_airflow.triggers.gate import GateTrigger, start_arguments
+from memwal_airflow.version_compat import XCOM_SKIPMIXIN_KEY
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError

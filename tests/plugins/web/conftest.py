@@ -52,7 +52,8 @@ def as_user(
         client = TestClient(served, raise_server_exceptions=False, follow_redirects=False)
         clients.append(client)
         if name is not None:
-            user = SimpleAuthManagerUser(username=name, role=ROLES[name], teams=[*teams])
+            of_teams = {"teams": [*teams]} if teams else {}
+            user = SimpleAuthManagerUser(username=name, role=ROLES[name], **of_teams)
             token = get_auth_manager().generate_jwt(user)
             if cookie:
                 client.cookies.set("_token", token)

@@ -1,0 +1,153 @@
+"""Run the tests that count with other versions of Airflow, SQLAlchemy, Spark and Python.
+
+Usage: ``python scripts/compat.py [--airflow 3.1] [--sqlalchemy 2.0] [--spark 4.0] [--python 3.12]
+[--only CHECK]``. The newest release of each named version is taken; every other package is that of
+the lock if it fits. The environment is kept in ``.compat``. The results replace those of the same
+versions in the table of ``docs/compatibility.md``. The exit code is 1 if a check failed, or 3 if
+the packages do not fit together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from canary import NOT_POSSIBLE, constraints, plain, run
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "compatibility.md"
+BEGIN, END = "<!-- written by make compat -->", "<!-- end -->"
+
+PACKAGES: Final = {
+    "Airflow": "apache-airflow",
+    "SQLAlchemy": "sqlalchemy",
+    "PySpark": "pyspark",
+}
+"""First columns of the table, which Python follows."""
+
+CHECKS: Final = {
+    "DAG files": ("tests/dags/test_memwal_tables.py",),
+    "life of a table": ("tests/dags/test_in_airflow.py::test_a_table_is_maintained",),
+    "page": (
+        "tests/plugins/web/test_app.py",
+        "tests/plugins/web/test_report.py",
+        "tests/dags/test_page_in_airflow.py",
+    ),
+    "catalog": ("tests/catalog",),
+}
+"""The other columns of the table: the tests of each, slow ones included."""
+
+
+def main() -> int:
+    """Make the environment, run the checks in it, and write down the results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    for name in ("airflow", "sqlalchemy", "spark"):
+        parser.add_argument(f"--{name}", metavar="VERSION", help="such as 3.1; default: the lock's")
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    parser.add_argument("--python", metavar="VERSION", default=here, help="default: this one")
+    parser.add_argument("--only", choices=CHECKS, action="append", help="default: all checks")
+    options = parser.parse_args()
+    wanted = dict(
+        zip(PACKAGES.values(), (options.airflow, options.sqlalchemy, options.spark), strict=True)
+    )
+    python = environment({name: v for name, v in wanted.items() if v}, options.python)
+    if python is None:
+        print(f"no environment with {wanted} and Python {options.python}", file=sys.stderr)
+        return NOT_POSSIBLE
+    passed = {name: check(python, CHECKS[name]) for name in options.only or CHECKS}
+    row = {**versions(python), **{name: "passes" if ok else "fails" for name, ok in passed.items()}}
+    PAGE.write_text(with_row(PAGE.read_text(), row))
+    print("\n".join(f"{name}: {value}" for name, value in row.items()))
+    return 0 if all(passed.values()) else 1
+
+
+def environment(wanted: Mapping[str, str], python_version: str) -> Path | None:
+    """Return the Python of an environment with these versions, or None if they do not fit."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
+    names = [f"{name}-{version}" for name, version in sorted(wanted.items())]
+    folder = ROOT / ".compat" / "_".join([*names, f"python-{python_version}"])
+    python, lock, pins = folder / "bin" / "python", folder / "lock.txt", folder / "pins.txt"
+    if not python.exists() and run([uv, "venv", "-q", "--python", python_version, folder]):
+        return None
+    # Newest first: else the resolver prefers the lock's version of another package to it.
+    asked = "\n".join(f"{name}=={version}.*" for name, version in wanted.items())
+    resolve = [uv, "pip", "compile", "-q", "--no-header", "--no-annotate", "--python", python]
+    newest = subprocess.run(
+        [*resolve, "--no-deps", "-"],
+        input=asked,
+        env=plain(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if newest.returncode:
+        return None
+    pins.write_text(newest.stdout)
+    installed = lock.read_text() if lock.exists() else None
+    # The output's versions are kept where they fit.
+    lock.write_text(constraints((ROOT / "requirements" / "dev.lock").read_text(), {}))
+    rules = ("--constraints", pins, "--overrides", ROOT / "requirements" / "overrides.txt")
+    if run([*resolve, "--extra", "dev", *rules, ROOT / "pyproject.toml", "-o", lock]):
+        lock.unlink()
+        return None
+    if lock.read_text() == installed:
+        return python
+    install = [uv, "pip", "install", "-q", "--python", python, "--no-deps"]
+    for command in (
+        [uv, "pip", "sync", "-q", "--python", python, lock],
+        [*install, "--no-build-isolation", "-e", ROOT],
+    ):
+        if run(command):
+            lock.unlink()
+            return None
+    return python
+
+
+def check(python: Path, tests: tuple[str, ...]) -> bool:
+    """Return whether these tests pass."""
+    return run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", *tests]) == 0
+
+
+def versions(python: Path) -> dict[str, str]:
+    """Return the first columns of the row of an environment."""
+    code = "import platform, sys; from importlib.metadata import version\n"
+    code += "print(*map(version, sys.argv[1:]), platform.python_version())"
+    command = [python, "-c", code, *PACKAGES.values()]
+    found = subprocess.check_output(command, text=True, env=plain()).split()
+    return dict(zip([*PACKAGES, "Python"], found, strict=True))
+
+
+def with_row(page: str, row: Mapping[str, str]) -> str:
+    """Return the page with a row in its table, in place of that of the same minor versions.
+
+    What the row does not have is kept from that row.
+    """
+    before, _, rest = page.partition(BEGIN)
+    table, _, after = rest.partition(END)
+    lines = [line.strip().strip("|").split("|") for line in table.split("\n") if "|" in line]
+    head, *old = ([cell.strip() for cell in line] for line in lines if "---" not in line[0])
+    rows = {
+        minors(known): known for known in (dict(zip(head, cells, strict=True)) for cells in old)
+    }
+    rows[minors(row)] = {**rows.get(minors(row), {}), **row}
+    columns = [*PACKAGES, "Python", *CHECKS]
+    cells = [columns, ["---"] * len(columns)]
+    cells += [[rows[key].get(name, "-") for name in columns] for key in sorted(rows)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def minors(row: Mapping[str, str]) -> tuple[tuple[int, ...], ...]:
+    """Return the minor versions of the first columns of a row."""
+    numbers = [re.findall(r"\d+", row[name])[:2] for name in [*PACKAGES, "Python"]]
+    return tuple(tuple(map(int, number)) for number in numbers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
