@@ -184,10 +184,14 @@ class AirflowUpkeep(Upkeep):
             self._is_paused, timeout=math.inf, what="run the DAG", every=LOOK_SECONDS
         )
         deadline = time.monotonic() + DUE_SECONDS
-        while not (has_run := self._is_active() or bool(self._runs)):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(LOOK_SECONDS)
+        has_run = False
+
+        def is_decided() -> bool:
+            nonlocal has_run
+            has_run = self._is_active() or bool(self._runs)
+            return has_run or time.monotonic() > deadline
+
+        self._airflow.wait(is_decided, timeout=math.inf, what="start a run", every=LOOK_SECONDS)
         self._catalog.update(NAME, policy=replace(POLICY, schedule=None))
         if not has_run:
             self._airflow.trigger(DAG_ID)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable, Policy
     from memwal.storage.location import TableLocation
     from memwal.table import Table
+
+MIN_REGION_DIGITS: Final = 4
+"""Digits of a region's id that a command takes, at least: fewer are more likely a mistake."""
+_ID_DIGITS = 32
+_REGION_DIGITS = re.compile(f"[0-9a-f]{{{MIN_REGION_DIGITS},{_ID_DIGITS}}}")
 
 
 def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -137,17 +144,88 @@ OptionPairs = Annotated[
     ),
 ]
 AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
-Regions = Annotated[
-    list[UUID] | None,
+
+
+@dataclass(frozen=True, slots=True)
+class RegionName:
+    """Id of a region on a command line, or the beginning of it: ``digits`` without dashes."""
+
+    digits: str
+
+    @classmethod
+    def parse(cls, text: str) -> RegionName:
+        """Parse a word of the command line."""
+        digits = text.replace("-", "").lower()
+        if not _REGION_DIGITS.fullmatch(digits):
+            raise typer.BadParameter(
+                f"{text!r} is not the id of a region, or the first {MIN_REGION_DIGITS} or more of "
+                "its digits"
+            )
+        return cls(digits)
+
+    def find(self, location: TableLocation) -> UUID:
+        """Return the id of the table's region; InvalidInputError unless it is exactly one."""
+        if len(self.digits) == _ID_DIGITS:
+            return UUID(self.digits)
+        from memwal.base_table.region_marks import read_marks
+        from memwal.region.manifest_store import discover_regions
+
+        # A region whose folder is lost has a mark.
+        regions = {*discover_regions(location.store), *read_marks(location.store)}
+        found = sorted(str(region) for region in regions if region.hex.startswith(self.digits))
+        if not found:
+            # Without the table, that is the error.
+            open_table(location.uri, location.storage_options)
+            raise InvalidInputError(
+                f"{location.uri} has no region whose id begins with {self.digits}; memwal status "
+                "lists its regions"
+            )
+        if len(found) > 1:
+            raise InvalidInputError(
+                f"the ids of several regions begin with {self.digits}: {', '.join(found)}; give "
+                "more digits"
+            )
+        return UUID(found[0])
+
+
+def find_regions(location: TableLocation, names: Sequence[RegionName] | None) -> list[UUID] | None:
+    """Return the ids of the table's regions with these names; None if none is given."""
+    return [name.find(location) for name in names] if names else None
+
+
+def with_region_ids(location: TableLocation, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of parameters with the ids of the regions that they name."""
+
+    def found(value: object) -> object:
+        if isinstance(value, RegionName):
+            return value.find(location)
+        if isinstance(value, list | tuple):
+            return type(value)(map(found, value))
+        return value
+
+    return {name: found(value) for name, value in values.items()}
+
+
+RegionNames = Annotated[
+    list[RegionName] | None,
     Option(
         "--region",
-        metavar="UUID",
-        help="This region only; can be given again.",
+        metavar="REGION",
+        help=f"This region only: its id, or the first {MIN_REGION_DIGITS} or more digits; can be "
+        "given again.",
+        parser=RegionName.parse,
         autocompletion=region_ids,
     ),
 ]
 RegionId = Annotated[
-    UUID, Argument(metavar="REGION", help="UUID of the region.", autocompletion=region_ids)
+    UUID,
+    Argument(
+        metavar="REGION",
+        help=f"Id of the region, or its first {MIN_REGION_DIGITS} or more digits.",
+        # CommandGroup finds the id, once it has the table.
+        parser=RegionName.parse,
+        autocompletion=region_ids,
+    ),
 ]
 
 

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 _MAX_CELL = 40
+_LONG_WORD = 12
+_SHORT_ID = 8
+_EMPTY = {"", "-"}
+_REGION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Control characters except tabs and new lines, direction marks, and lone surrogates.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -93,21 +97,77 @@ def warn(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table. Numbers are aligned to the right; text that is too wide is folded."""
+    """Print a table. Numbers are aligned to the right; text that is too wide is folded.
+
+    Where the terminal is too narrow, ids of regions are shortened to beginnings that are unique in
+    the table, then lines and columns without a value are left out, and then each row is printed as
+    names and values, one pair a line.
+    """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table()
-    cells = [list(row) for row in rows]
-    for position, name in enumerate(columns):
-        # An empty cell says nothing about its column.
-        numeric = all(isinstance(row[position] or 0, int | float) for row in cells)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(_cell(value) for value in row))
+    values = [list(row) for row in rows]
+    lines = [list(columns), *([_cell(value) for value in row] for row in values)]
+    # An empty cell says nothing about its column.
+    numeric = [
+        all(isinstance(row[n] or 0, int | float) for row in values) for n in range(len(columns))
+    ]
     # A pipe has no width; rich would take 80.
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(table)
+    console = Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    room = console.width - 1 - 3 * len(columns)
+    if sum(_widths(lines)) > room:
+        _shorten_regions(lines)
+    is_narrow = bool(values) and sum(_widths(lines, folded=True)) > room
+    if is_narrow:
+        shown = [n for n, cells in enumerate(zip(*lines, strict=True)) if {*cells[1:]} - _EMPTY]
+        lines, numeric = [[line[n] for n in shown] for line in lines], [numeric[n] for n in shown]
+        room = console.width - len(shown)
+        if sum(_widths(lines, folded=True)) > room:
+            for line in lines[1:]:
+                print_fields(zip(lines[0], line, strict=True))
+                print_line("")
+            return
+    table = Table(box=None, padding=(0, 1, 0, 0)) if is_narrow else Table()
+    for name, is_numeric, width in zip(lines[0], numeric, _fitted(lines, room), strict=True):
+        table.add_column(
+            name, justify="right" if is_numeric else "left", width=width, overflow="fold"
+        )
+    for line in lines[1:]:
+        table.add_row(*line)
+    console.print(table)
+
+
+def _widths(lines: Sequence[Sequence[str]], *, folded: bool = False) -> list[int]:
+    """Return the width of each column; if folded between words, and within those that are long."""
+    from rich.cells import cell_len
+
+    def width(cell: str) -> int:
+        if not folded:
+            return cell_len(cell)
+        return min(max(map(cell_len, cell.split()), default=0), _LONG_WORD)
+
+    return [max(map(width, column)) for column in zip(*lines, strict=True)]
+
+
+def _fitted(lines: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return widths of columns that fit, of which the widest are folded."""
+    widths, least = [min(width, room) for width in _widths(lines)], _widths(lines, folded=True)
+    while sum(widths) > room and (wide := [n for n, low in enumerate(least) if widths[n] > low]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _shorten_regions(lines: Sequence[list[str]]) -> None:
+    if "region" not in lines[0]:
+        return
+    n = lines[0].index("region")
+    ids = {line[n] for line in lines if _REGION_ID.fullmatch(line[n])}
+    lengths = range(_SHORT_ID, len(str(UUID(int=0))) + 1)
+    length = next(count for count in lengths if len({id[:count] for id in ids}) == len(ids))
+    for line in lines:
+        if line[n] in ids:
+            line[n] = line[n][:length]
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Callable[[], None]:

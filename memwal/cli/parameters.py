@@ -9,6 +9,8 @@ replaces parameters of its commands by their types:
 * ``TableLocation``: the same options; the command gets the location of a table that it opens, or
   does not open, by itself.
 * ``Catalog``: the URL of a catalog; the command gets the catalog, closed at the end.
+* ``RegionId`` and the regions of a job's options, beside a table: ids or their first digits; the
+  command gets the ids.
 
 :func:`takes_options_of` adds options of a job. :mod:`memwal.jobs.options` defines each once; a
 command gets those that were set, so that a policy or the default of the job decides about the rest.
@@ -23,7 +25,6 @@ from functools import partial, wraps
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
-from uuid import UUID
 
 import typer
 
@@ -33,11 +34,13 @@ from memwal.cli.options import (
     NameOrUri,
     OptionPairs,
     OptionsFile,
+    RegionName,
     locate_named,
     open_catalog,
     open_named,
     region_ids,
     storage_options,
+    with_region_ids,
 )
 from memwal.cli.output import Output
 from memwal.jobs.arguments import NONE, flag_of, help_of, metavar_of
@@ -52,7 +55,7 @@ _TYPES: dict[OptionKind, object] = {
     OptionKind.COUNT: int | None,
     OptionKind.SECONDS: float | None,
     OptionKind.SWITCH: bool,
-    OptionKind.REGIONS: list[UUID] | None,
+    OptionKind.REGIONS: list[RegionName] | None,
     OptionKind.NAMES: list[str] | None,
     OptionKind.RULES: Path | None,
 }
@@ -147,6 +150,9 @@ def _with_resources(command: Command) -> Command:
                 storage = storage_options(file, pairs)
                 if table:
                     values[table], _ = find(values[table], values.pop("url"), storage)
+                    values = with_region_ids(
+                        getattr(values[table], "location", values[table]), values
+                    )
                 else:
                     values["storage"] = storage
             if catalog:
@@ -195,7 +201,11 @@ def _option_parameter(job: type[JobOptions], name: str, option: Option) -> Param
         else:
             settings["min"] = option.low
     if option.kind is OptionKind.REGIONS:
-        settings["autocompletion"] = region_ids
+        settings |= {
+            "metavar": "REGION",
+            "parser": RegionName.parse,
+            "autocompletion": region_ids,
+        }
     annotation: object = Annotated[
         _TYPES[option.kind], typer.Option(flag_of(name, option), **settings)
     ]

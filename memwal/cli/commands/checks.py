@@ -23,7 +23,8 @@ from memwal.cli.options import (
     TABLE_HELP,
     CatalogUrl,
     NameOrUri,
-    Regions,
+    RegionNames,
+    find_regions,
     locate_named,
     managed_table,
     open_table,
@@ -49,7 +50,7 @@ _TASKS = 4
 
 def status(
     table: NameOrUri,
-    region: Regions = None,
+    region: RegionNames = None,
     old_bytes: Annotated[
         bool | None,
         Option(
@@ -71,19 +72,24 @@ def status(
     """
     with managed_table(table, url) as (catalog, managed):
         if catalog is None or managed is None:
-            backlog = open_table(table, storage).status(regions=region, old_bytes=old_bytes)
-            _check_known(backlog, region)
+            opened = open_table(table, storage)
+            regions = find_regions(opened.location, region)
+            backlog = opened.status(regions=regions, old_bytes=old_bytes)
+            _check_known(backlog, regions)
             return Output(backlog, partial(_print_status, backlog))
         from memwal.fleet import survey
+        from memwal.fleet.tables import managed_location
 
+        location = managed_location(managed, storage_options=storage or None)
+        regions = find_regions(location, region)
         state = survey(
             catalog,
             managed,
             storage_options=storage or None,
-            regions=region,
+            regions=regions,
             old_bytes=old_bytes,
         )
-    _check_known(state.status, region)
+    _check_known(state.status, regions)
     return Output(state, partial(_print_survey, state))
 
 

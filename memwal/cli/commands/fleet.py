@@ -247,7 +247,7 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
         ago(None if sample is None else sample.known_at),
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
-        table.skipped_regions,
+        table.skipped_regions or None,
         ", ".join(error.job for error in table.errors) or None,
     )
 

@@ -16,7 +16,14 @@ from uuid import UUID
 from typer import Argument, Option
 
 from memwal.boundary.text import age, plural, size
-from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
+from memwal.cli.options import (
+    AsJson,
+    CatalogUrl,
+    NameOrUri,
+    RegionName,
+    open_named,
+    with_region_ids,
+)
 from memwal.cli.output import Output, job_output, print_line, print_records
 from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.jobs.options import (
@@ -55,6 +62,7 @@ def merge(
     lease, and records it.
     """
     opened, policy = open_named(table, url, storage)
+    changes = with_region_ids(opened.location, changes)
     from memwal.fleet.tables import check_regions
     from memwal.jobs.merge.job import explain_merge, merge
 
@@ -110,6 +118,7 @@ def recover(
             metavar="REGION",
             help="Give up the unmerged rows of this region, whose folder is lost for good, and "
             "start it over; do nothing else. Only tells what is given up without --yes.",
+            parser=RegionName.parse,
         ),
     ] = None,
     yes: Annotated[

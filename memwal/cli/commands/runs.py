@@ -11,7 +11,7 @@ from uuid import UUID
 from typer import Argument, Option
 
 from memwal.boundary.text import age, size, timestamp
-from memwal.cli.options import Name, Regions, TableFilter
+from memwal.cli.options import Name, RegionNames, TableFilter, find_regions
 from memwal.cli.output import Output, job_output, print_fields, print_line, records_output, warn
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
@@ -47,19 +47,20 @@ def run(
             min=0, metavar="SECONDS", help="How long to wait for a run that is going on already."
         ),
     ] = None,
-    region: Regions = None,
+    region: RegionNames = None,
     *,
     catalog: Catalog,
 ) -> Output:
     """Run one job of a managed table if it is due, under its lease and its policy's limits."""
     from memwal.fleet import JobRequest, Runtime, run_job
+    from memwal.fleet.tables import managed_location
 
     request = JobRequest(
         name,
         job,
         force=force,
         dry_run=dry_run,
-        regions=region,
+        regions=find_regions(managed_location(catalog.get(name)), region),
         wait=None if wait is None else duration(wait, "--wait"),
     )
     outcome = run_job(catalog, request, runtime=Runtime(progress=True))
@@ -81,13 +82,14 @@ def skipped(table: TableFilter = None, *, catalog: Catalog) -> Output:
 
 
 @app.command()
-def retry(name: Name, region: Regions = None, *, catalog: Catalog) -> Output:
+def retry(name: Name, region: RegionNames = None, *, catalog: Catalog) -> Output:
     """Merge the skipped regions of a table now, whenever their next try is due."""
     from memwal.fleet import JobRequest, Runtime, run_job
+    from memwal.fleet.tables import managed_location
 
-    catalog.get(name)
+    location = managed_location(catalog.get(name))
     skipped = {UUID(record.region_id) for record in catalog.backoffs.skipped_regions(name)}
-    regions = skipped if region is None else set(region)
+    regions = set(find_regions(location, region) or skipped)
     if regions - skipped:
         raise InvalidInputError(
             f"{name} does not skip region {', '.join(map(str, sorted(regions - skipped)))}; "
