@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from airflow.sdk import Asset, AssetWatcher
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
+
+    from airflow.providers.common.compat.openlineage.facet import Dataset
 
 _OF_SHARDS: Final = "due"
 
@@ -91,3 +95,19 @@ def create_asset(
     asset = _BY_EVENT[event](table)
     asset.extra.update(extra or {})
     return asset
+
+
+def convert_to_dataset(asset: Asset, lineage_context: object) -> Dataset:
+    """Return the dataset of OpenLineage that an asset of a table stands for.
+
+    Raises ObjectNotFoundError for a table that is not in the catalog, which Airflow's provider of
+    OpenLineage takes for an asset without a dataset.
+    """
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    from memwal.catalog import Catalog
+    from memwal_airflow.operators.lineage import dataset_name
+
+    with closing(Catalog()) as catalog:
+        namespace, name = dataset_name(catalog.get(urlsplit(asset.uri).netloc).uri)
+    return Dataset(namespace=namespace, name=name)

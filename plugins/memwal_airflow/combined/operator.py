@@ -38,6 +38,7 @@ from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.notifications.events import notify_events
 from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.operators.base import external_id, merge_extra, region_ids
+from memwal_airflow.operators.lineage import job_lineage
 from memwal_airflow.operators.maintenance import has_unmet, is_small
 from memwal_airflow.run_params import includes
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
@@ -50,6 +51,8 @@ from memwal_airflow.version_compat import (
 )
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
     from memwal.fleet import Fleet, JobSpec, Outcome
 
 DRAINED_ALIAS: Final = "memwal:drained"
@@ -116,6 +119,7 @@ class MemWalDrainOperator(BaseOperator):
         self.failed_task_id = failed_task_id
         self._fleet: Fleet | None = None
         self._killed = False
+        self._report: Report | None = None
         # By reference: the options, or why they cannot be read.
         self._options: dict[str | None, dict[str, str] | Exception | None] = {}
         self._server: ConnectServer | None = None
@@ -134,7 +138,7 @@ class MemWalDrainOperator(BaseOperator):
                     "A run has served each table of the pool since it was announced.",
                     reason=TaskSkipReason.NOTHING_TO_DO,
                 )
-            report = Report(tables=len(tables), log=self.log)
+            self._report = report = Report(tables=len(tables), log=self.log)
             self._prepare(catalog, tables)
             if any(params.get(name) for name in _BY_HAND):
                 self._run_by_hand(catalog, tables, context, report)
@@ -147,6 +151,12 @@ class MemWalDrainOperator(BaseOperator):
         if report.failed:
             notify_events(tables=list(report.failed), attempts=1, timeout=_NOTIFY_SECONDS)
         return report.to_dict()
+
+    def get_openlineage_facets_on_complete(
+        self, task_instance: Any
+    ) -> OperatorLineage[Any, Any] | None:
+        """Return the lineage of the jobs that ended; None if no table was due."""
+        return None if self._report is None else job_lineage(self._report.results)
 
     def on_kill(self) -> None:
         """End the running jobs before their next commit."""
@@ -293,6 +303,7 @@ class Report:
     log: Any
     jobs: dict[str, int] = field(default_factory=dict)
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    results: list[JsonObject] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
 
     def add(self, outcome: Outcome) -> None:
@@ -301,6 +312,7 @@ class Report:
         result, why = outcome.result, failure_of(outcome)
         if isinstance(result, JobResult):
             self.jobs[outcome.job] = self.jobs.get(outcome.job, 0) + 1
+            self.results.append(result.to_dict())
             text = sentence(result)
         else:
             text = f"{outcome.job}: {result.reason if result is not None else 'ended'}"

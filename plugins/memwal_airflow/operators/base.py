@@ -31,6 +31,7 @@ from memwal_airflow.links import (
     spark_application,
     table_address,
 )
+from memwal_airflow.operators.lineage import job_lineage
 from memwal_airflow.run_params import includes
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.application import (
@@ -50,6 +51,8 @@ from memwal_airflow.spark.reattach import (
 from memwal_airflow.version_compat import AirflowException, AirflowFailException
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
     from memwal.fleet import Skipped
     from memwal.jobs.status import TableStatus
     from memwal_airflow.kubernetes.cluster import TaskDriver
@@ -227,6 +230,9 @@ class MemWalOperator(BaseOperator):
         self._running_at: float | None = None
         self._reported_error: Exception | None = None
         self._phases: dict[str, float] = {}
+        # For OpenLineage: the result of the job, or the table whose job did not end.
+        self._result: JsonObject | None = None
+        self._begun: JsonObject | None = None
         self.spark_job: RunningJob | None = None
         self.earlier_try: EarlierTry | None = None
         self._killed = False
@@ -260,6 +266,7 @@ class MemWalOperator(BaseOperator):
             with open_target(
                 self.table, self.table_uri, self.storage_options_ref, self.policy
             ) as target:
+                self._begun = {"job": self.job, "table": target.managed.uri}
                 if earlier is not None:
                     earlier.release_leases(target.catalog, target.name)
                 outcome = self.run_on(target, context, earlier)
@@ -283,7 +290,7 @@ class MemWalOperator(BaseOperator):
             self.log.warning("%s: %s", self.job, warning)
         self.log.info("%s", summary(outcome, phases=self._phases, backlog=backlog))
         # Converted to what JSON holds: XComs and asset events return lists, never tuples.
-        result = json.loads(json.dumps(outcome.to_dict()))
+        self._result = result = json.loads(json.dumps(outcome.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
         return self.handle_result(result, context)
 
@@ -305,6 +312,19 @@ class MemWalOperator(BaseOperator):
             self.log.warning("The backlog was not recorded: %s", error)
             return None
         return status
+
+    def get_openlineage_facets_on_complete(
+        self, task_instance: Any
+    ) -> OperatorLineage[Any, Any] | None:
+        """Return the lineage of the job; None if it was skipped."""
+        return None if self._result is None else job_lineage([self._result])
+
+    def get_openlineage_facets_on_failure(
+        self, task_instance: Any
+    ) -> OperatorLineage[Any, Any] | None:
+        """Return the lineage of a job that failed; without numbers unless it had ended."""
+        told = self._result or self._begun
+        return None if told is None else job_lineage([told])
 
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while this one waits for the lease."""

@@ -46,6 +46,7 @@ def get_provider_info() -> dict[str, Any]:
                 "schemes": ["memwal"],
                 "handler": f"{_ROOT}.assets.check_uri",
                 "factory": f"{_ROOT}.assets.create_asset",
+                "to_openlineage_converter": f"{_ROOT}.assets.convert_to_dataset",
             }
         ],
         "connection-types": [CONNECTION_TYPE],

@@ -51,6 +51,7 @@ def run(catalog: Catalog, context: dict[str, Any], without_spark: None) -> Run:
         context["dag_run"] = SimpleNamespace(run_after=datetime.now(UTC))
         context["outlet_events"] = defaultdict(Updates)
         task = MemWalDrainOperator(task_id="drain", failed_task_id="failed", pool=pool)
+        context["task"] = task
         return task.execute(context), context
 
     return drain
@@ -89,6 +90,9 @@ def test_the_tables_of_a_pool_are_done_and_announced(
     }
     assert [(e["rows"], e["generations"]) for e in updates["memwal://one/merged"]] == [(3, 1)]
     assert context["ti"].pushed[FOLLOWED] == {"followed": []}
+    lineage = context["task"].get_openlineage_facets_on_complete(None)
+    told = {one.name: one.outputFacets["outputStatistics"].rowCount for one in lineage.outputs}
+    assert told == {catalog.get(name).uri: 3 for name in ("one", "two")}
     assert catalog.backoffs.failed_jobs() == []
     # Announced once more, a task for them has nothing to do; the other pool is not its own.
     with pytest.raises(AirflowSkipException):
