@@ -76,6 +76,8 @@ _VERSIONS: Final = ("_versions/*.manifest",)
 _STAGED: Final = ("_versions/*.manifest-*",)
 # Keys of the tasks of a divided merge.
 _MERGES: Final = ("_memwal/merges/*",)
+# Rows that tasks of Spark staged for the commit of a write.
+_STAGED_ROWS: Final = ("_memwal/writes/*",)
 # Rows that an index cannot hold.
 _UNINDEXABLE: Final = ("_memwal/unindexable/*",)
 _MARKS: Final = ("_memwal_regions/*",)
@@ -98,6 +100,7 @@ _COLLECTION: Final = (
             "_indices/*",
             *_STAGED,
             *_MERGES,
+            *_STAGED_ROWS,
             *_READ_TAGS,
         ),
     ),
@@ -113,7 +116,8 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
     Role.WRITER: (
         *_LIST_AND_READ,
         Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_APPLIED_STEPS, *_MARKS)),
-        Permission(Action.PUT, (*_HINTS, *_TRACE, *_GENERATIONS, *_ABANDONED)),
+        Permission(Action.PUT, (*_HINTS, *_TRACE, *_GENERATIONS, *_ABANDONED, *_STAGED_ROWS)),
+        Permission(Action.DELETE, _STAGED_ROWS),
     ),
     Role.MERGER: (
         *_LIST_AND_READ,

@@ -57,6 +57,7 @@ KEYS = {
     "generation's version": f"{GENERATION}/{table_manifest_keys(1)[0]}",
     "orphan mark": f"{GENERATION}/{ORPHAN_MARK_NAME}",
     "probe": "_probe-0",
+    "staged rows": "_memwal/writes/0b5d6f4e-9c1d-4a3d-8a53-0b5d6f4e9c1d.arrow",
     "anything": "x",
 }
 GENERATIONS = {
@@ -75,6 +76,7 @@ COLLECTED = {
     "snapshot",
     "staged",
     "merge keys",
+    "staged rows",
     "read tag",
     *GENERATIONS,
 }
@@ -85,8 +87,8 @@ MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.PINNER: (set(), {"read tag"}, {"read tag"}),
     Role.WRITER: (
         {"manifest", "log", "book", "region mark"},
-        {"hint", "abandoned", *GENERATIONS},
-        set(),
+        {"hint", "abandoned", "staged rows", *GENERATIONS},
+        {"staged rows"},
     ),
     Role.MERGER: (
         {"version", "region mark"},

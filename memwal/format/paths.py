@@ -22,6 +22,8 @@ REGION_MARKS_DIR = "_memwal_regions"
 CHANGE_TRACE_KEY = "_memwal/changed"
 """Object that changes after each commit of a region's manifest: see
 :mod:`memwal.region.change_trace`."""
+STAGED_ROWS_DIR = "_memwal/writes"
+"""Folder of rows that tasks of Spark staged, for the process that writes them into the regions."""
 PK_INDEX_DIR = "_pk_index"
 APPLIED_DIR = "applied"
 BLOOM_FILTER_NAME = "bloom_filter.bin"

@@ -36,10 +36,10 @@ from memwal.errors import MemWalError
 from memwal.jobs.arguments import add_arguments, parse_options
 from memwal.jobs.options import JobOptions
 from memwal.spark.connect import AUTH_VARIABLE, connect_session
+from memwal.spark.options.values import parse_positive
 from memwal.spark.parallelism import await_executors
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
-from memwal.spark.scan_plan import parse_positive
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation, allow_external

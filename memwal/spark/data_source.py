@@ -1,4 +1,4 @@
-"""Tables as Spark data frames: ``spark.read.format("memwal").load(uri)``."""
+"""Tables as data frames of Spark: ``spark.read.format("memwal")``, ``df.write``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql import types as st  # noqa: TID253
 from pyspark.sql.datasource import (  # noqa: TID253
     DataSource,
     DataSourceReader,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_type  # noqa: TID253
@@ -21,7 +22,10 @@ from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.spark.partition_reader import read_partition
 from memwal.spark.read_tags import SESSION, renew_if_due
-from memwal.spark.scan_plan import LoadPlan, parse_options, plan_load
+from memwal.spark.scan_plan import LoadPlan, ReadOptions, parse_options, plan_load
+from memwal.spark.sink.options import WriteOptions, is_for_writes, parse_write_options
+from memwal.spark.sink.plan import plan_write
+from memwal.spark.sink.writers import MemWalWriter
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_options
@@ -34,7 +38,7 @@ FORMAT = "memwal"
 
 @public
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Register ``spark.read.format("memwal")`` with a session: ``memwal.spark.register``.
+    """Register the format ``memwal`` of reads and writes with a session: ``memwal.spark.register``.
 
     Executors need memwal installed, as they do for the maintenance jobs.
 
@@ -43,8 +47,9 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     spark : SparkSession
         Also one of Spark Connect.
     storage_options : mapping of str to str, optional
-        As Lance takes them, for every load of the session that does not set an options file. They
-        are sent inside the tasks and appear neither in Spark's configuration nor in a plan.
+        As Lance takes them, for every load and write of the session that does not set an options
+        file. They are sent inside the tasks and appear neither in Spark's configuration nor in a
+        plan.
     """
     # Spark sends a class that is defined here to the driver's Python workers as a whole, with
     # every attribute that differs from the one of its base class.
@@ -62,7 +67,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
     A load reads one snapshot of the table: that of ``load()``, or, if the caller gives a
     ``schema(...)``, that of its first query. Every query of the data frame reads that snapshot, so
     a table can be joined with itself; load again to see rows that were written since. Options are
-    the attributes of :class:`memwal.spark.scan_plan.ReadOptions`.
+    the attributes of :class:`memwal.spark.scan_plan.ReadOptions`; those of a write, which upserts
+    rows, of :class:`memwal.spark.sink.options.WriteOptions`.
     """
 
     # Set by register() in a subclass.
@@ -71,7 +77,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Here, so that an option that is a secret is refused before there is a plan to show it.
-        self._options = parse_options(options)
+        (parse_write_options if is_for_writes(options) else parse_options)(options)
         super().__init__(options)
         self._plan: LoadPlan | None = None
 
@@ -82,8 +88,9 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> st.StructType:
         """Return the schema of the snapshot that will be read."""
-        plan = self._make_plan(self._options.columns)
-        schema = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
+        options = parse_options(self.options)
+        plan = self._make_plan(options, options.columns)
+        schema = spark_schema(plan.schema, omit_unsupported=options.omit_unsupported)
         # Spark keeps this object, and asks its copies for readers.
         columns = pa.schema([plan.schema.field(name) for name in schema.names])
         self._plan = replace(plan, schema=columns)
@@ -93,19 +100,29 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         """Return a reader of the columns of a schema: the source's, or one that the caller gave."""
         plan = self._plan
         if plan is None:
-            if self._options.columns is not None:
+            options = parse_options(self.options)
+            if options.columns is not None:
                 raise InvalidInputError("choose columns by a schema or by the option, not by both")
-            plan = self._make_plan(tuple(schema.names))
+            plan = self._make_plan(options, tuple(schema.names))
             check_schema(schema, spark_schema(plan.schema))
         # A query may come long after the load.
         renew_if_due(plan.snapshot.location, plan.protection)
         return MemWalReader(plan, schema)
 
-    def _make_plan(self, columns: tuple[str, ...] | None) -> LoadPlan:
-        file = self._options.storage_options_file
+    def writer(self, schema: st.StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a writer of rows with these columns."""
+        options = parse_write_options(self.options)
+        location = self._location(options)
+        return MemWalWriter(plan_write(location, options, schema.names, overwrite=overwrite))
+
+    def _make_plan(self, options: ReadOptions, columns: tuple[str, ...] | None) -> LoadPlan:
+        location = self._location(options)
+        return plan_load(location, options, columns=columns, session=self._session or SESSION)
+
+    def _location(self, options: ReadOptions | WriteOptions) -> TableLocation:
+        file = options.storage_options_file
         storage_options = read_options_file(file) if file is not None else self._storage_options
-        location = TableLocation(self._options.uri, storage_options)
-        return plan_load(location, self._options, columns=columns, session=self._session or SESSION)
+        return TableLocation(options.uri, storage_options)
 
 
 class MemWalReader(DataSourceReader):  # type: ignore[misc]

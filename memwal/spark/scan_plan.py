@@ -34,6 +34,16 @@ from memwal.reader.sources.plan import (
 )
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import is_pending
+from memwal.spark.options.values import (
+    STORAGE_FILE,
+    parse_boolean,
+    parse_names,
+    parse_positive,
+    parse_seconds,
+    parse_text,
+    parse_uuids,
+    parse_values,
+)
 from memwal.spark.read_tags import (
     DEFAULT_PROTECT_SECONDS,
     SESSION,
@@ -42,18 +52,8 @@ from memwal.spark.read_tags import (
     unprotect,
 )
 from memwal.storage.location import TableLocation
-from memwal.util.safe_json import read_json
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
-
-# A tag that is not renewed keeps all generations that are merged after its version.
-_MAX_SECONDS: Final = 30 * 86_400
-_STORAGE_FILE: Final = "storage_options_file"
-_HINT: Final = (
-    f"storage options do not belong here: put them into a JSON file and name it as {_STORAGE_FILE},"
-    " give them to memwal.spark.register(spark, storage_options=...), or set them in the "
-    "environment of driver and executors"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,97 +96,28 @@ class ReadOptions:
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a load, whose names Spark passes in lower case.
 
-    InvalidInputError names an option that is unknown, missing or wrong. No message repeats the
-    value of an unknown option, which may be a secret.
+    InvalidInputError names an option that is unknown, missing or wrong.
     """
-    unknown = dict(options)
-    uri = unknown.pop("path", "")
-    texts = {name: unknown.pop(name) for name in _PARSERS if name in unknown}
-    if unknown:
-        names = ", ".join(sorted(unknown))
-        raise InvalidInputError(
-            f"unknown options: {names}; known are path, {', '.join(_PARSERS)}; {_HINT}"
-        )
-    if not uri:
-        raise InvalidInputError("no table: give its address to load()")
-    if "version" in texts and "tag" in texts:
+    if "version" in options and "tag" in options:
         raise InvalidInputError("give a version or a tag, not both")
-    # Each name is an attribute of ReadOptions, with the parser of its type.
-    parsed = {}
-    for name, text in texts.items():
-        try:
-            parsed[name] = _PARSERS[name](text)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"the option {name} is {text!r}: it must be {_EXPECTED[_PARSERS[name]]}"
-            ) from error
+    uri, parsed = parse_values(options, _PARSERS)
     return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
 
 
-def _parse_names(text: str) -> tuple[str, ...]:
-    if not text.lstrip().startswith("["):
-        return tuple(name for part in text.split(",") if (name := part.strip()))
-    names = read_json(text)
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(text)
-    return tuple(names)
-
-
-def _parse_uuids(text: str) -> frozenset[UUID]:
-    return frozenset(UUID(name) for name in _parse_names(text))
-
-
-def parse_positive(text: str) -> int:
-    """Parse a whole number from 1 up."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _parse_seconds(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= _MAX_SECONDS:
-        raise ValueError(text)
-    return number
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-def _parse_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError(text)
-    return text
-
-
 _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "columns": _parse_names,
-    "filter": _parse_text,
+    "columns": parse_names,
+    "filter": parse_text,
     "version": parse_positive,
-    "tag": _parse_text,
-    "regions": _parse_uuids,
-    "fresh": _parse_boolean,
+    "tag": parse_text,
+    "regions": parse_uuids,
+    "fresh": parse_boolean,
     "partitions": parse_positive,
     "target_partition_bytes": parse_positive,
-    "omit_unsupported": _parse_boolean,
-    "truncate_nanoseconds": _parse_boolean,
-    "protect_seconds": _parse_seconds,
-    _STORAGE_FILE: Path,
+    "omit_unsupported": parse_boolean,
+    "truncate_nanoseconds": parse_boolean,
+    "protect_seconds": parse_seconds,
+    STORAGE_FILE: Path,
 }
-_EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
-    _parse_names: "names separated by commas, or a JSON list of names",
-    _parse_text: "text",
-    _parse_uuids: "UUIDs separated by commas",
-    parse_positive: "a whole number from 1 up",
-    _parse_seconds: f"a whole number from 0 to {_MAX_SECONDS}",
-    _parse_boolean: "true or false",
-}
-
-
 # Approximate sizes where none was recorded.
 _DEFAULT_ROW_BYTES: Final = 256
 _DEFAULT_GENERATION_BYTES: Final = 16 << 20

@@ -302,6 +302,10 @@ RARELY = {
     # Rows cannot be indexed.
     (Role.MERGER, Action.PUT, "_memwal/unindexable/*"),
     (Role.MERGER, Action.DELETE, "_memwal/unindexable/*"),
+    # A write of Spark has more rows than fit into a message.
+    (Role.WRITER, Action.PUT, "_memwal/writes/*"),
+    (Role.WRITER, Action.DELETE, "_memwal/writes/*"),
+    (Role.COLLECTOR, Action.DELETE, "_memwal/writes/*"),
     # A region that another client claimed has no mark, or a merger died before it wrote it.
     (Role.PUBLISHER, Action.CREATE, "_memwal_regions/*"),
     (Role.COLLECTOR, Action.CREATE, "_memwal_regions/*"),

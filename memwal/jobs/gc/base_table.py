@@ -36,6 +36,7 @@ from memwal.format.paths import (
     INDICES_DIR,
     MEM_WAL_DIR,
     MEM_WAL_INDEX_NAME,
+    STAGED_ROWS_DIR,
     VERSIONS_DIR,
     parse_region_name,
 )
@@ -162,7 +163,8 @@ def collect_staged_files(context: GcContext) -> Iterator[Decision]:
     """
     store, age = context.location.store, context.options.orphan_grace
     staged = StoredVersions.list(context.location).staged
-    for folder, objects in ((VERSIONS_DIR, staged), (MERGES_DIR, store.list(MERGES_DIR))):
+    folders = {folder: store.list(folder) for folder in (MERGES_DIR, STAGED_ROWS_DIR)}
+    for folder, objects in ((VERSIONS_DIR, staged), *folders.items()):
         for info in objects:
             decision = _decide_by_age(info, context)
             yield context.carry_out(decision, folder, partial(store.delete, info.key))

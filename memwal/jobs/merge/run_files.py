@@ -78,20 +78,29 @@ def write_stored(location: TableLocation, path: str, rows: pa.Table) -> None:
 
     On a local disk they are not synced: if the machine crashes, the run does not go on.
     """
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    location.store_without_fsync.put(path, sink.getvalue())
+    location.store_without_fsync.put(path, encode_rows(rows))
 
 
 def read_stored(store: ObjectStore, path: str) -> pa.Table:
     """Read stored rows. Raises CorruptDataError if the file is not whole."""
-    data = store.get(path)
+    return decode_rows(store.get(path), name=path)
+
+
+def encode_rows(rows: pa.Table) -> pa.Buffer:
+    """Return rows as a stream of Arrow."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def decode_rows(data: bytes, *, name: str) -> pa.Table:
+    """Return the rows of a stream of Arrow. Raises CorruptDataError if it is not whole."""
     # Arrow takes a stream that was cut off between two messages for a shorter one.
     if not data.endswith(_END):
-        raise CorruptDataError(f"{path} was not written whole: it has no end")
+        raise CorruptDataError(f"{name} was not written whole: it has no end")
     try:
         with pa.ipc.open_stream(data) as reader:
             return reader.read_all().combine_chunks()
     except pa.ArrowInvalid as error:
-        raise CorruptDataError(f"{path} was not written whole: {error}") from error
+        raise CorruptDataError(f"{name} was not written whole: {error}") from error

@@ -1,0 +1,1 @@
+"""Options of loads and writes, as Spark passes them."""
