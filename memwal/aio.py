@@ -116,10 +116,10 @@ class AsyncQueries:
 
     Each method takes the arguments, and raises the errors, of the method of
     :class:`memwal.queries.Queries` that has its name: ``scan``, ``count_rows``, ``head``,
-    ``to_pandas``, ``to_polars``, ``to_dataset``, ``explain``, ``lookup``, ``take_blobs``,
-    ``search``, ``search_text``, ``search_hybrid``. A query that is lazy there reads its rows into
-    memory here, and returns a :class:`pyarrow.Table`. ``others`` are the threads that run the
-    ``queries``.
+    ``to_arrow``, ``to_pandas``, ``to_polars``, ``to_dataset``, ``explain``, ``lookup``,
+    ``take_blobs``, ``search``, ``search_text``, ``search_hybrid``. A query that is lazy there reads
+    its rows into memory here, and returns a :class:`pyarrow.Table`. ``others`` are the threads that
+    run the ``queries``.
     """
 
     def __init__(self, queries: Queries, others: ThreadPoolExecutor) -> None:
@@ -134,6 +134,7 @@ class AsyncQueries:
     count_rows = _awaited(Queries.count_rows)
     head = _awaited(Queries.head)
     to_pandas = _awaited(Queries.to_pandas)
+    to_arrow = _awaited(Queries.to_arrow)
     to_polars = _awaited(Queries.to_polars)
     to_dataset = _awaited(Queries.to_dataset)
     explain = _awaited(Queries.explain)

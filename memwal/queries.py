@@ -137,6 +137,10 @@ class Queries:
         """
         return self.scan(limit=n).to_table()
 
+    def to_arrow(self) -> pa.Table:
+        """Read all rows into a table of Arrow: ``scan().to_table()``."""
+        return self.scan().to_table()
+
     def to_pandas(self) -> pd.DataFrame:
         """Read all rows into a data frame of pandas: ``scan().to_pandas()``."""
         return self.scan().to_pandas()

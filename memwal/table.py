@@ -14,6 +14,7 @@ import pyarrow as pa
 from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import keywords_of, public
+from memwal.boundary.text import html_table
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.inputs.rows import Keys, Rows
 from memwal.jobs.job import TaskRunner, run_in_process
@@ -142,6 +143,16 @@ class Table(Queries):
     def primary_key(self) -> tuple[str, ...]:
         """Key columns, in key order."""
         return self.base().primary_key
+
+    def _repr_html_(self) -> str:
+        """Show the columns in a notebook. No rows are read."""
+        base = self.base()
+        keys = {name: f"key {number}" for number, name in enumerate(base.primary_key, start=1)}
+        return html_table(
+            f"{self.uri} at version {base.version}",
+            ("column", "type", "key"),
+            [(column.name, column.type, keys.get(column.name)) for column in base.schema],
+        )
 
     def base(self) -> BaseTable:
         """The base table at its latest version."""

@@ -12,6 +12,7 @@ from support.data.tables import MakeTable, rows
 import memwal
 from memwal.boundary.text import html_table
 from memwal.jobs.job import JobResult
+from memwal.reader.merged_scan import MergedScan
 
 SHOWN: dict[str, Callable[[memwal.Table], Any]] = {
     "table": lambda table: table,
@@ -61,6 +62,38 @@ def test_a_notebook_shows_a_table(make_table: MakeTable, name: str) -> None:
     lines = document.findall("table/tbody/tr")
     assert {len(line.findall("td")) for line in lines} <= {width}
     assert name == "verify" or lines
+
+
+def test_a_notebook_shows_the_columns_of_a_table_and_no_secret(make_table: MakeTable) -> None:
+    options = {"aws_secret_access_key": "hunter2"}
+    table = memwal.open(make_table().uri, storage_options=options)
+    for shown in (table, table.scan()):
+        html = shown._repr_html_()
+        assert [name for name in table.schema.names if name not in html] == []
+        assert "hunter2" not in html
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_notebook_shows_the_first_rows_of_a_scan(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    """No further row is asked for."""
+    table = make_table(buckets=2)
+    table.upsert(rows({number: number for number in range(30)}))
+    asked: list[int | None] = []
+    batches = MergedScan.batches
+    monkeypatch.setattr(
+        MergedScan, "batches", lambda self, rows: (asked.append(rows), batches(self, rows))[1]
+    )
+
+    document = ElementTree.fromstring(f"<div>{table.scan(limit=limit)._repr_html_()}</div>")
+
+    shown = limit or 10
+    lines = document.findall("table/tbody/tr")
+    assert len(lines) == shown
+    assert {len(line.findall("td")) for line in lines} == {3}
+    assert [count for count in asked if count is None or count > shown + 1] == []
+    assert table.scan(limit=limit).to_table().num_rows == (limit or 30)
 
 
 def test_a_notebook_shows_text_of_a_table_as_text() -> None:

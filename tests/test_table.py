@@ -230,6 +230,7 @@ class TestWithoutAWriter:
         assert table.count_rows(filter="id < 4") == 4
         assert table.head().num_rows == 5
         assert table.head(3).num_rows == 3
+        assert table.to_arrow().equals(table.scan().to_table())
         assert table.to_polars()["n"].sum() == 30
         assert table.to_pandas()["n"].sum() == 30
         (index,) = table.list_indices()

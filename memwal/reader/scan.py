@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from memwal.base_table.blobs import BlobHandling, read_schema
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
+from memwal.boundary.text import html_table
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
@@ -26,8 +28,10 @@ from memwal.region.rows import key_column
 _MAX_RETRIES: Final = 5
 _MAX_ROWS: Final = 2**62
 
-# Characters of an option in the representation of a scan.
+# Characters of an option, or of a value, in the representation of a scan.
 _SHOWN: Final = 60
+# Rows of a scan in a notebook.
+_HTML_ROWS: Final = 10
 
 
 @public_methods
@@ -81,11 +85,20 @@ class Scan(Result):
             "offset": self._offset or None,
         }
         texts = {name: repr(value) for name, value in options.items() if value is not None}
-        shown = (
-            f"{name}={text if len(text) <= _SHOWN else f'{text[: _SHOWN - 3]}...'}"
-            for name, text in texts.items()
+        return f"Scan({', '.join(f'{name}={_cut(text)}' for name, text in texts.items())})"
+
+    def _repr_html_(self) -> str:
+        """Read the first rows for a notebook, at most ten."""
+        first = copy(self)
+        first._limit = min(_HTML_ROWS + 1, _MAX_ROWS if self._limit is None else self._limit)
+        rows = retry_if_collected(first._start).read_all()
+        cells = [column.slice(0, _HTML_ROWS).to_pylist() for column in rows.columns]
+        return html_table(
+            repr(self),
+            rows.schema.names,
+            [[_cut(str(cell)) for cell in row] for row in zip(*cells, strict=True)],
+            notes=["and more rows"] if rows.num_rows > _HTML_ROWS else [],
         )
-        return f"Scan({', '.join(shown)})"
 
     def _output_schema(self, base: BaseTable) -> pa.Schema:
         return output_schema(base, self._columns, self._blob_handling)
@@ -210,6 +223,10 @@ class Scan(Result):
                     remaining -= batch.num_rows
                     if remaining <= 0:
                         return
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def open_newest(open_sources: Callable[[], ReadSources]) -> tuple[ReadSources, NewestRows]:
