@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -110,21 +109,6 @@ def test_tables_by_address_and_by_name(
     with pytest.raises(ObjectNotFoundError):
         hook.table("trains")
     assert [table.name for table in hook.catalog().list()] == ["flights"]
-
-
-def test_the_example_of_the_guide_runs(
-    connect: Callable[..., MemWalHook],
-    backlog: Any,
-    catalog: Catalog,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    connect()
-    catalog.register("flights", uri=backlog.uri)
-    guide = Path(__file__).resolve().parents[3] / "docs" / "operators.md"
-    examples = re.findall(r"```python\n(.*?)```", guide.read_text(), flags=re.DOTALL)
-    (example,) = (example for example in examples if "MemWalHook" in example)
-    exec(compile(example, guide.name, "exec"), {})
-    assert capsys.readouterr().out == "5\n"
 
 
 def test_a_test_lists_and_leaves_nothing(
