@@ -106,13 +106,6 @@ def test_a_wrong_command_line(cli, arguments):
     assert "Error: " in answer.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "read", "merge", "verify"])
-def test_a_table_that_is_not_there_is_made_by_a_command(cli, tmp_path, command):
-    answer = cli(command, tmp_path / "nothing")
-    assert answer.code == ExitCode.INPUT
-    assert "memwal create" in answer.stderr
-
-
 def test_a_table_without_a_log_gets_one_by_a_command(cli, tmp_path):
     lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
     answer = cli("merge", tmp_path / "plain")
