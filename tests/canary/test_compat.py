@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from compat import BEGIN, CHECKS, END, PAGE, with_row
+import pytest
+from compat import BEGIN, CHECKS, END, PAGE, check, environment, with_row
 
 VERSIONS = {"Airflow": "3.1.7", "SQLAlchemy": "2.0.58", "PySpark": "4.3.0", "Python": "3.11.7"}
 
@@ -35,3 +37,12 @@ def test_every_test_that_counts_exists() -> None:
 
 def test_no_check_of_the_table_fails() -> None:
     assert not [row for row in rows(PAGE.read_text()) if "fails" in row]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("wanted", [{"apache-airflow": "3.1", "sqlalchemy": "2.0"}])
+def test_the_oldest_versions(wanted: dict[str, str]) -> None:
+    python = environment(wanted, f"{sys.version_info.major}.{sys.version_info.minor}")
+    assert python is not None
+    assert [name for name, tests in CHECKS.items() if not check(python, tests)] == []

@@ -4,13 +4,13 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
-from airflow._shared.module_loading import import_string
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 from memwal_airflow.dag_factory import LATER_TASKS
 from memwal_airflow.links import TablePageLink
@@ -211,5 +211,5 @@ def test_another_triggerer_can_build_an_equal_trigger() -> None:
     made = trigger(3, shares=7, force=True)
     path, arguments = made.serialize()
     assert path == start_arguments("flights", TASKS, wait=0).trigger_cls
-    again = import_string(path)(**json.loads(json.dumps(arguments)))
+    again = resolve_name(path)(**json.loads(json.dumps(arguments)))
     assert again.serialize() == (path, arguments)

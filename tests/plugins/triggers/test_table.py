@@ -4,10 +4,10 @@ import asyncio
 import json
 import threading
 import time
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from airflow._shared.module_loading import import_string
 from memwal_airflow.triggers import table as triggers
 from memwal_airflow.triggers.table import TableTrigger
 
@@ -63,7 +63,7 @@ def test_all_state_survives_json(name: str, fields: Any) -> None:
     path, serialized = TableTrigger(**arguments).serialize()
     assert path == "memwal_airflow.triggers.table.TableTrigger"
     assert serialized == arguments
-    again = import_string(path)(**json.loads(json.dumps(serialized)))
+    again = resolve_name(path)(**json.loads(json.dumps(serialized)))
     assert again.serialize() == (path, arguments)
 
 

@@ -380,8 +380,11 @@ def teams(served: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.team import Team
     from airflow.utils.session import create_session
+    from memwal_airflow.version_compat import TEAMS
     from sqlalchemy import delete
 
+    if not TEAMS.here:
+        pytest.skip(TEAMS.without)
     monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
     bundle = DagBundleModel(name="air tables")
     bundle.teams = [Team(name="air")]
