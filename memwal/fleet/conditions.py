@@ -20,8 +20,8 @@ from memwal.fleet.health import (
     airflow_problems,
     backlog_age,
     health_reasons,
+    is_unwatched,
     waiting_jobs,
-    watch_limit,
 )
 from memwal.jobs.job import JobRun, RunState
 from memwal.util.records import JsonRecord
@@ -224,11 +224,9 @@ def _state_conditions(
     for reason in reasons:
         if reason.health in _CONDITION_STATES:
             texts.setdefault(reason.health, reason)
-    if sample is None and Health.UNWATCHED in texts:
-        limit = watch_limit(table)
-        # A table that was registered just now is looked at for the first time soon.
-        if limit is None or now - table.created_at < timedelta(seconds=limit):
-            del texts[Health.UNWATCHED]
+    if sample is None and not is_unwatched(table, None, now):
+        # It is looked at for the first time soon.
+        texts.pop(Health.UNWATCHED, None)
     for state, reason in texts.items():
         yield Condition(
             kind=ConditionKind(state.value),

@@ -210,6 +210,15 @@ def watch_limit(table: ManagedTable) -> float | None:
     return None if interval is None else 2 * interval + SCHEDULE_GRACE_SECONDS
 
 
+def is_unwatched(table: ManagedTable, known_at: datetime | None, now: datetime) -> bool:
+    """Return whether the latest status, of ``known_at``, is older than the limit.
+
+    Of a table without a status, which may have been registered just now, its registration counts.
+    """
+    limit = watch_limit(table)
+    return limit is not None and (now - (known_at or table.created_at)).total_seconds() >= limit
+
+
 def _waiting_reasons(
     table: ManagedTable, errors: Sequence[JobError], waiting: Sequence[DueJob], now: datetime
 ) -> Iterator[HealthReason]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapsho
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import WHEN_DUE, Policy
-from memwal_airflow import DAG_PREFIX
+from memwal_airflow import DAG_OPTIONS, DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
 from memwal_airflow.combined.settings import are_combined
 from memwal_airflow.notifications.failures import record_dag_failure, run_deadline
@@ -54,7 +54,6 @@ from memwal_airflow.version_compat import AirflowException, AssetTriggeredTimeta
 
 logger = logging.getLogger(__name__)
 
-START = datetime(2025, 1, 1, tzinfo=UTC)
 MAX_JOB_DURATION = timedelta(hours=6)
 
 OWNER_RIGHTS: dict[str, Collection[str]] = {
@@ -143,11 +142,8 @@ def build_dag(table: ManagedTable, *, roles: Mapping[str, str] | None = None) ->
         dag_id=dag_id(table),
         description=f"Maintenance of {table.uri}",
         schedule=_schedule(table),
-        start_date=START,
-        catchup=False,
         max_active_runs=1,
-        # A table is switched on and off in the catalog, not by pausing its DAG.
-        is_paused_upon_creation=False,
+        **DAG_OPTIONS,
         tags=["memwal", *policy.tags],
         doc_md=_dag_doc(table),
         deadline=run_deadline(table.name, seconds=policy.late_seconds),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, AssetAny, task
@@ -18,6 +18,7 @@ from airflow.sdk import DAG, AssetAlias, AssetAny, task
 import memwal.catalog
 from memwal.jobs.job import RunState
 from memwal.util.records import JsonMapping
+from memwal_airflow import DAG_OPTIONS
 from memwal_airflow.assets import due_asset, watched_asset
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.triggers.active_runs import active_runs
@@ -34,7 +35,6 @@ tasks run one after the other: each sees the runs that the one before has starte
 RECENT = timedelta(minutes=10)
 """Runs of jobs that started so long before an event, or later, may have served it."""
 
-_START = datetime(2025, 1, 1, tzinfo=UTC)
 _MAX_RUNS = 10_000
 
 logger = logging.getLogger(__name__)
@@ -60,10 +60,8 @@ def build_due_dag(*, watchers: int = 1) -> DAG:
         dag_id=DUE_DAG_ID,
         description="Starts the DAGs of tables that are due",
         schedule=AssetAny(*assets),
-        start_date=_START,
-        catchup=False,
         max_active_runs=ACTIVE_RUNS,
-        is_paused_upon_creation=False,
+        **DAG_OPTIONS,
         tags=["memwal"],
         doc_md=_DOC,
         default_args={

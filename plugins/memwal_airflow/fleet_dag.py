@@ -27,14 +27,15 @@ from airflow.sdk import DAG, AssetAlias, get_current_context, get_parsing_contex
 import memwal.catalog
 from memwal.catalog.records import START_JOB, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.fleet.health import is_unwatched
 from memwal.spark.result_store import clean_results
 from memwal.util.records import JsonObject
-from memwal_airflow import SECTION
+from memwal_airflow import DAG_OPTIONS, SECTION
 from memwal_airflow.assets import due_asset, unwatched_asset
 from memwal_airflow.combined.dag import build_drain_dag
 from memwal_airflow.combined.operator import pool_of
 from memwal_airflow.combined.settings import are_combined, exported_tables
-from memwal_airflow.dag_factory import START, snapshot_path
+from memwal_airflow.dag_factory import snapshot_path
 from memwal_airflow.due_dag import DUE_ALIAS, DUE_DAG_ID, build_due_dag
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.links import DRAIN_DAG_ID
@@ -71,9 +72,6 @@ class FleetSettings:
 
 
 FLEET_DAG_ID = "memwal_fleet"
-
-UNWATCHED = timedelta(minutes=20)
-"""Not looked at for so long, a table counts as one that no triggerer watches."""
 
 logger = logging.getLogger(__name__)
 
@@ -120,10 +118,8 @@ def _build_fleet_dag(settings: FleetSettings, *, combined: bool) -> DAG:
         dag_id=FLEET_DAG_ID,
         description="Discovery of tables, upkeep of the catalog, verification of a sample",
         schedule=settings.fleet_schedule,
-        start_date=START,
-        catchup=False,
         max_active_runs=1,
-        is_paused_upon_creation=False,
+        **DAG_OPTIONS,
         tags=["memwal"],
         doc_md=_DOC,
         default_args={
@@ -214,10 +210,9 @@ def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
         )
     if unwatched:
         logger.error(
-            "No triggerer has looked at %d tables for %.0f s: see whether one runs, and has a seat "
-            "left: [triggerer] capacity.",
+            "%d tables are unwatched: see whether a triggerer runs, and has a seat left "
+            "([triggerer] capacity).",
             len(unwatched),
-            UNWATCHED.total_seconds(),
         )
     if unstarted:
         logger.error(
@@ -230,12 +225,12 @@ def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
 
 
 def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[ManagedTable]:
-    """Return the tables that start when due, and that no process looked at for so long."""
+    """Return the tables that start when due, and that no process has looked at recently."""
     seen = {sample.table: sample.known_at for sample in catalog.latest_samples()}
     return [
         table
         for table in catalog.list(enabled_only=True)
-        if table.starts_when_due and now - seen.get(table.name, table.created_at) >= UNWATCHED
+        if table.starts_when_due and is_unwatched(table, seen.get(table.name), now)
     ]
 
 

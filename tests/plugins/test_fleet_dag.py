@@ -9,7 +9,6 @@ from unittest.mock import MagicMock
 import pytest
 from memwal_airflow import fleet_dag
 from memwal_airflow.fleet_dag import (
-    UNWATCHED,
     FleetSettings,
     build_fleet_dags,
     sample_tables,
@@ -20,6 +19,7 @@ from memwal_airflow.fleet_dag import (
 
 from memwal.catalog import Catalog, Policy, read_snapshot
 from memwal.catalog.records import START_JOB
+from memwal.fleet.health import watch_limit
 from memwal.jobs.job import JobResult
 
 
@@ -75,16 +75,16 @@ def test_so_many_tables_are_verified_a_day_and_none_twice(catalog: Catalog) -> N
 def test_a_table_that_nobody_looks_at_is_noticed(backlog: Any, catalog: Catalog) -> None:
     catalog.register("due", uri=backlog.uri)
     catalog.register("hourly", uri=backlog.uri, policy=Policy(schedule="@hourly"))
-    now = datetime.now(UTC)
+    now, limit = datetime.now(UTC), timedelta(seconds=watch_limit(catalog.get("due")) or 0)
     assert unwatched_tables(catalog, now=now) == []
-    later = now + UNWATCHED + timedelta(seconds=1)
+    later = now + limit + timedelta(seconds=1)
     assert [table.name for table in unwatched_tables(catalog, now=later)] == ["due"]
     catalog.record_backlog("due", backlog.table.status())
-    assert unwatched_tables(catalog, now=datetime.now(UTC) + UNWATCHED / 2) == []
+    assert unwatched_tables(catalog, now=datetime.now(UTC) + limit / 2) == []
     catalog.record_seen(["due", "hourly"])
     # A table that does not change has no newer sample.
     (sample,) = catalog.latest_samples()
-    assert unwatched_tables(catalog, now=sample.at + UNWATCHED) == []
+    assert unwatched_tables(catalog, now=sample.at + limit) == []
 
 
 def test_a_table_that_is_announced_in_vain_is_noticed(catalog: Catalog) -> None:
@@ -181,7 +181,7 @@ def test_a_table_that_nobody_looks_at_is_started(
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
-    monkeypatch.setattr("memwal_airflow.fleet_dag.UNWATCHED", timedelta(0))
+    monkeypatch.setattr(fleet_dag, "is_unwatched", lambda *_: True)
     monkeypatch.setenv("AIRFLOW__MEMWAL__TABLE_DAGS", mode)
     catalog.register("unwatched", uri=backlog.uri)
     _, tasks = run()

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Collection
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from airflow.sdk import DAG, AssetAlias, AssetAny, Param, task
@@ -24,6 +24,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 import memwal.catalog
 from memwal.errors import InvalidInputError
+from memwal_airflow import DAG_OPTIONS
 from memwal_airflow.assets import unwatched_asset, watched_asset
 from memwal_airflow.combined.operator import (
     DEFAULT_POOL,
@@ -40,7 +41,6 @@ from memwal_airflow.version_compat import AirflowFailException
 
 MAX_DURATION: Final = timedelta(hours=6)
 
-_START = datetime(2025, 1, 1, tzinfo=UTC)
 _LONGEST_ID = 100
 
 _DOC = """### Runs what is due of all tables
@@ -70,10 +70,8 @@ def build_drain_dag(*, watchers: int = 1, pools: Collection[str] = ()) -> DAG:
         dag_id=DRAIN_DAG_ID,
         description="Maintenance of all tables that start when due",
         schedule=AssetAny(*watched, unwatched_asset()),
-        start_date=_START,
-        catchup=False,
         max_active_runs=ACTIVE_RUNS,
-        is_paused_upon_creation=False,
+        **DAG_OPTIONS,
         tags=["memwal"],
         doc_md=_DOC,
         params=drain_params(),
