@@ -51,6 +51,7 @@ from memwal.writer.region_writer.options import (
 # The jobs and the writer are imported inside the methods that use them: a process that only
 # reads a table starts in less time.
 if TYPE_CHECKING:
+    from memwal.feed.changes import Changes
     from memwal.jobs.gc import CollectionResult
     from memwal.jobs.job import JobResult
     from memwal.jobs.merge.picker import MergePlan
@@ -358,6 +359,18 @@ class Table(Queries):
         a snapshot's age, since clocks differ. InvalidInputError is raised if ``age`` is negative.
         """
         return StaleQueries(self.location, duration(age, "age"))
+
+    def changes(
+        self,
+        after: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: SqlFilter | None = None,
+    ) -> Changes:
+        """Feed of the keys that changed after a token: see :class:`memwal.feed.changes.Changes`."""
+        from memwal.feed.changes import Changes
+
+        return Changes(self.location, after=after, columns=columns, filter=filter)
 
     def status(
         self,

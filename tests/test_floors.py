@@ -39,7 +39,7 @@ ROWS = (
     ("memwal.base_table",),
     ("memwal.lsm",),
     ("memwal.reader",),
-    ("memwal.search",),
+    ("memwal.search", "memwal.feed"),
     ("memwal.writer",),
     ("memwal.quality",),
     ("memwal.jobs",),

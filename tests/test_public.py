@@ -31,7 +31,7 @@ PUBLIC = {
 """Module to the names that it promises. Add what is new; what goes is announced first."""
 
 TABLE = """
-    append applied at at_most base build_indexes build_snapshot check_quality checkpoint
+    append applied at at_most base build_indexes build_snapshot changes check_quality checkpoint
     choose_indexes collect_garbage compact copy_to count_rows delete explain explain_merge fresh
     head list_indices location lookup merge primary_key recover region_ids region_spec
     reset_writer_defaults restore scan schema search search_hybrid search_text set_writer_defaults

@@ -7,8 +7,15 @@ from typing import Final
 from memwal.base_table.snapshot import BaseTable, read_table_manifest
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import NewerFormatError, ObjectNotFoundError, TableSetupError
-from memwal.format.lance_manifest import find_mem_wal_index, named_files
+from memwal.format.lance_manifest import (
+    Transaction,
+    decode_transaction,
+    find_mem_wal_index,
+    named_files,
+    transaction_in,
+)
 from memwal.format.memwal_index import IndexDetails
+from memwal.storage.object_store import ObjectStore
 
 APPEND = "Append"
 """Operation that adds fragments: a merge into a table without a primary key, or a direct write."""
@@ -41,6 +48,20 @@ def commit_operation(base: BaseTable, version: int) -> str | None:
             return None
         raise translated from error
     return None if transaction is None else type(transaction.operation).__name__
+
+
+def read_transaction(store: ObjectStore, manifest: bytes) -> Transaction | None:
+    """Return the transaction that made the version of a manifest file; None if its record is gone.
+
+    Older clients of Lance store it in a file of its own alone, which takes a request.
+    """
+    found = transaction_in(manifest)
+    if isinstance(found, str):
+        try:
+            found = store.get(found)
+        except ObjectNotFoundError:
+            return None
+    return None if found is None else decode_transaction(found)
 
 
 def read_details(base: BaseTable, version: int) -> IndexDetails:

@@ -210,7 +210,7 @@ def open_base(
         dataset = _connect(location, location.uri, version)
         manifest = read_table_manifest(location, int(dataset.version))
         if find_open is not None:
-            base = find_open(int(dataset.version), _digest(manifest))
+            base = find_open(int(dataset.version), manifest_digest(manifest))
             if base is not None:
                 return base
         plain = _check(location, dataset)
@@ -231,9 +231,8 @@ def _is_latest(location: TableLocation, seen: BaseTable) -> bool:
         with lance_errors(f"opening {location.uri}"):
             latest = int(seen.dataset.latest_version)
         # A table that was deleted and made anew may have come to the same number.
-        return latest == seen.version and _digest(read_table_manifest(location, latest)) == (
-            seen.digest
-        )
+        manifest = read_table_manifest(location, latest)
+        return latest == seen.version and manifest_digest(manifest) == seen.digest
     except MemWalError:
         # Opening it tells what is wrong.
         return False
@@ -327,7 +326,8 @@ def _check(location: TableLocation, dataset: lance.LanceDataset) -> lance.LanceD
     return dataset
 
 
-def _digest(manifest: bytes) -> bytes:
+def manifest_digest(manifest: bytes) -> bytes:
+    """Return the hash of a version's manifest."""
     return hashlib.blake2b(manifest, digest_size=16).digest()
 
 
@@ -354,7 +354,7 @@ def _base(
         primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
-        digest=_digest(manifest),
+        digest=manifest_digest(manifest),
         manifest=manifest,
         branch=traits.branch,
         has_overlays=traits.has_overlays,

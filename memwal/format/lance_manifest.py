@@ -365,6 +365,38 @@ def _segment_files(entry: _Entry, name: str) -> list[NamedFile]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """How a version was made of the one before it, as far as rows matter."""
+
+    is_write: bool  # rows were added, replaced or deleted
+    # Of a compaction: fragments that were replaced, and those that have their live rows in order.
+    moved: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def transaction_in(manifest: bytes) -> bytes | str | None:
+    """Return the transaction of a manifest file, else the key of its file; None without one."""
+    message = _parse_manifest(manifest, _MANIFEST)
+    if message.HasField("transaction_section"):
+        return _message_at(manifest, message.transaction_section, _MANIFEST)
+    return f"_transactions/{message.transaction_file}" if message.transaction_file else None
+
+
+def decode_transaction(data: bytes) -> Transaction:
+    """Decode a transaction."""
+    message = parse_message(lance_manifest_pb2.Transaction, data, name="a transaction")
+    return Transaction(
+        message.WhichOneof("operation") in ("append", "update"),
+        tuple(
+            (
+                tuple(int(fragment.id) for fragment in group.old_fragments),
+                tuple(int(fragment.id) for fragment in group.new_fragments),
+            )
+            for group in message.rewrite.groups
+        ),
+    )
+
+
 def data_file_names(manifest: bytes) -> list[str]:
     """Return the name of every data file that a table's manifest file names."""
     fragments = _parse_manifest(manifest, _MANIFEST).fragments

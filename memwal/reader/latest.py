@@ -46,12 +46,12 @@ class NewestRows:
 
     def live_addresses(self, source: int) -> Addresses:
         """Return the row addresses, ascending, of the live rows of one generation."""
-        positions = self._positions_of(source)
+        positions = self.positions_of(source)
         return np.sort(self.addresses[positions][~self.deleted[positions]])
 
     def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
         """Return the keys of some newest rows of one generation, by their addresses."""
-        positions = self._positions_of(source)
+        positions = self.positions_of(source)
         own = self.addresses[positions]
         order = np.argsort(own)
         at = order[np.searchsorted(own, addresses, sorter=order)]
@@ -62,7 +62,8 @@ class NewestRows:
         others = pc.invert(pc.is_in(self.keys, value_set=keys))
         return replace(self, deleted=self.deleted | others.to_numpy(zero_copy_only=False))
 
-    def _positions_of(self, source: int) -> slice:
+    def positions_of(self, source: int) -> slice:
+        """Return where the keys are whose newest row one generation has."""
         first, last = np.searchsorted(self.source, [source, source + 1])
         return slice(int(first), int(last))
 

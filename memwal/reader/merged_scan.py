@@ -219,10 +219,10 @@ class MergedScan:
                 yield from rows
                 continue
             for position in group:
-                yield from self._generation(position)
+                yield from self.generation(position)
         for position, source in enumerate(sources):
             if source.snapshot is not None:
-                yield from self._generation(position)
+                yield from self.generation(position)
 
     def _together(self, positions: Sequence[int]) -> Iterator[pa.RecordBatch] | None:
         """Read flushed generations at once; None if a column has to be read as a stream."""
@@ -283,7 +283,8 @@ class MergedScan:
             return find()
         return _live_masks.get((identities, tuple(positions)), find)
 
-    def _generation(self, position: int) -> Iterator[pa.RecordBatch]:
+    def generation(self, position: int) -> Iterator[pa.RecordBatch]:
+        """Read the newest rows that one generation or MemTable has."""
         source = self.sources.generations[position]
         live = self._newest.live_addresses(position)
         if not len(live):

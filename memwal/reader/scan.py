@@ -120,7 +120,7 @@ class Scan(Result):
             names = output_schema(base, self._columns).names
         if sources.generations:
             names = [*names, *(key for key in base.primary_key if key not in names)]
-        with _translate_errors(base, self._filter):
+        with scan_errors(base, self._filter):
             scanner = base.dataset.scanner(
                 columns=names,
                 filter=self._filter,
@@ -139,7 +139,7 @@ class Scan(Result):
         first = list(itertools.islice(batches, 1))
         if self._filter is not None and not first:
             # Where there is no row, nothing has looked at the filter.
-            with _translate_errors(sources.base, self._filter):
+            with scan_errors(sources.base, self._filter):
                 sources.base.dataset.scanner(
                     columns=[], filter=self._filter, with_row_id=True
                 ).explain_plan()
@@ -151,7 +151,7 @@ class Scan(Result):
         sources, newest = _open_newest_once(self._open_sources, self._named_in_filter)
         if self._columns is not None:
             output_schema(sources.base, self._columns)
-        with _translate_errors(sources.base, self._filter):
+        with scan_errors(sources.base, self._filter):
             return self._rows(sources, newest, pa.schema([]), []).count()
 
     def _read_from_memory(self, base: BaseTable) -> list[str]:
@@ -211,7 +211,7 @@ class Scan(Result):
         remaining = self._limit
         if remaining == 0:
             return
-        with _translate_errors(rows.sources.base, self._filter):
+        with scan_errors(rows.sources.base, self._filter):
             for batch in rows.batches(None if remaining is None else remaining + skip):
                 skipped = min(skip, batch.num_rows)
                 skip -= skipped
@@ -264,7 +264,8 @@ def output_schema(
 
 
 @contextmanager
-def _translate_errors(base: BaseTable, filter: str | None) -> Iterator[None]:
+def scan_errors(base: BaseTable, filter: str | None) -> Iterator[None]:
+    """Raise memwal errors for those of a scan of a version in the block."""
     gone = (
         f"if version {base.version} was cleaned up during the scan, scan again, and clean up only "
         "versions that are older than the longest scan takes (older_than of Lance's "

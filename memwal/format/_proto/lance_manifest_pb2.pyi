@@ -221,3 +221,25 @@ class IndexFile(_message.Message):
     path: str
     size_bytes: int
     def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class Transaction(_message.Message):
+    __slots__ = ("append", "rewrite", "update")
+    class RewriteGroup(_message.Message):
+        __slots__ = ("old_fragments", "new_fragments")
+        OLD_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+        NEW_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+        old_fragments: _containers.RepeatedCompositeFieldContainer[DataFragment]
+        new_fragments: _containers.RepeatedCompositeFieldContainer[DataFragment]
+        def __init__(self, old_fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., new_fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ...) -> None: ...
+    class Rewrite(_message.Message):
+        __slots__ = ("groups",)
+        GROUPS_FIELD_NUMBER: _ClassVar[int]
+        groups: _containers.RepeatedCompositeFieldContainer[Transaction.RewriteGroup]
+        def __init__(self, groups: _Optional[_Iterable[_Union[Transaction.RewriteGroup, _Mapping]]] = ...) -> None: ...
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    REWRITE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    append: bytes
+    rewrite: Transaction.Rewrite
+    update: bytes
+    def __init__(self, append: _Optional[bytes] = ..., rewrite: _Optional[_Union[Transaction.Rewrite, _Mapping]] = ..., update: _Optional[bytes] = ...) -> None: ...

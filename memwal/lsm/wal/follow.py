@@ -47,6 +47,7 @@ from memwal.lsm.wal.logged_rows import convert_entry
 from memwal.lsm.wal.replay import place
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
+from memwal.util.arrays import Numbers
 from memwal.util.clock import boot_seconds
 
 _COMPARED_BYTES = 16 << 10
@@ -91,6 +92,8 @@ class Followed:
 
     rows: tuple[UnflushedRows, ...]
     last_position: int  # up to which the log is flushed or read
+    # For each of ``rows``, shape (entries, 2): positions of entries, numbers of their first rows.
+    entries: tuple[Numbers, ...] = ()
 
 
 class LogFollower:
@@ -147,6 +150,7 @@ class LogFollower:
             return Followed(
                 tuple(UnflushedRows(run.generation, run.rows.snapshot()) for run in tail.runs),
                 tail.next_position - 1,
+                tuple(np.array(run.entries, np.int64).reshape(-1, 2) for run in tail.runs),
             )
 
     def _is_same(self, tail: _CachedTail) -> bool:
@@ -212,6 +216,7 @@ class LogFollower:
             if not needs_replay(entry, current_generation=log.generation):
                 continue
             run = place(tail.runs, entry.generation, first=log.generation, new=tail.new_run)
+            run.entries.append((position, run.rows.rows))
             for batch in convert_entry(tail.row_schema, self._region_id, position, entry):
                 run.rows.append(batch)
                 size += batch.nbytes
@@ -237,9 +242,11 @@ class _FollowedRun:
 
     generation: int
     rows: MemTableIndexes
+    entries: list[tuple[int, int]] = field(default_factory=list)  # positions, and first rows
 
     def join(self, later: _FollowedRun) -> None:
         """Append the rows of the next run."""
+        self.entries += [(position, self.rows.rows + row) for position, row in later.entries]
         for batch in later.rows.snapshot().view.batches:
             self.rows.append(batch)
 

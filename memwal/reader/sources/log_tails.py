@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -13,7 +13,6 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError, ReadTimeoutError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
 from memwal.lsm.wal.log import gap_error, survey_log
@@ -52,7 +51,7 @@ def read_tails(
     began: float,
     unchecked: bool,
     own: Collection[RegionManifest] = (),
-) -> dict[UUID, Sequence[UnflushedRows]]:
+) -> dict[UUID, Followed]:
     """Read the rows that the logs have and no generation of the manifests, by region.
 
     ``base`` was opened after the manifests were read. If it has a generation of a region that its
@@ -97,7 +96,7 @@ def read_tails(
     for region_id, number in at_least:
         if region_id not in tails or tails[region_id].last_position < number:
             raise PositionNotReachedError(f"entry {number} of region {region_id}")
-    return {region_id: followed.rows for region_id, followed in tails.items()}
+    return tails
 
 
 def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> list[UnflushedLog]:

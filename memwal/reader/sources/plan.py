@@ -366,7 +366,7 @@ def _with_tails(
         unchecked=unchecked,
         own=[snapshot.manifests[region_id] for region_id in own],
     )
-    return {**own, **tails}
+    return {**own, **{region_id: followed.rows for region_id, followed in tails.items()}}
 
 
 def _held(claims: Mapping[UUID, ClaimedRows], snapshot: TableSnapshot) -> UnflushedByRegion:

@@ -1,0 +1,30 @@
+"""Feed of changes: the rows of a table that changed after a token.
+
+Each source of changes, how a token points into it, and what happens when the source goes:
+
+* **log entries and generations**: for each region, the token has the newest generation and the
+  newest log entry that the feed saw. A generation with a higher number, and rows of a later entry,
+  are changes. Of a generation that was flushed from entries on both sides of the token, every row
+  is a change, unless no entry behind the token was flushed since;
+* **merges**: the token has the version of the base table. A commit that merged only generations
+  that the token has seen changed nothing that a reader sees, and is passed over. Any other merge
+  counts as a direct write;
+* **direct writes** to the base table: the versions between the token and now are compared one by
+  one, by fragments and deletion files (:mod:`memwal.feed.base_changes`);
+* **compactions** move rows: their commits tell from which fragments, so that a row is a change
+  after them exactly if it was one before.
+
+What is collected was merged before: then the base table tells the change, by its row of today, or
+by the key that an older version has and the newest one lacks. So a token lasts as long as the
+version of the base table that it names; after that, :class:`memwal.errors.TokenExpiredError` is
+raised, since a key that was deleted meanwhile is not known any more.
+
+A feed returns the row that a key has when it is read, so a change that cannot be told from an
+older one is returned once more, as an upsert, or as a delete of a key that is not there.
+
+What a process that pauses, dies or repeats does: a feed writes nothing. Its token is fixed when it
+is made, and its rows are those of that moment or newer. A consumer that dies before it stores the
+token reads the same changes, or newer rows of the same keys, once more. A writer, merger or
+collector at work changes which source tells of a change, and not whether one does: regions are read
+before their logs, and the base table last, as for every read.
+"""

@@ -1,0 +1,406 @@
+"""Changes of the base table between two of its versions.
+
+The versions are compared one by one. A fragment with the same data files has the same rows; its
+deletion files tell which of them were deleted since, or are back after a restore. A fragment with
+other files is a new one, and the fragment that had its number is gone: so is one whose column was
+rewritten or added with values, whose rows are then all changes.
+
+A compaction replaces fragments by others with the same live rows, in the same order, as its commit
+tells. Marks of changed rows move along.
+
+Versions in between may have been cleaned up. The step across them is compared as one commit, of
+which nothing is known: rows that a compaction moved in it count as changed.
+
+Costs one request for each version, and one for each deletion file that is compared. No rows are
+read, except the keys of deleted rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+from uuid import UUID
+
+import lance
+import numpy as np
+import pyarrow as pa
+
+from memwal.base_table.commit_records import read_transaction
+from memwal.base_table.fragments import READ_AHEAD_BYTES
+from memwal.base_table.snapshot import (
+    BaseTable,
+    lance_errors,
+    manifest_digest,
+    open_base,
+    read_table_manifest,
+    stored_versions,
+)
+from memwal.errors import TableSetupError, TokenExpiredError
+from memwal.feed.token import FeedToken
+from memwal.format.lance_files import (
+    FragmentState,
+    NamedFile,
+    deleted_rows,
+    fragment_numbers,
+    fragment_states,
+)
+from memwal.format.lance_manifest import Transaction, find_mem_wal_index, manifest_message
+from memwal.format.memwal_index import IndexDetails
+from memwal.reader.latest import ROW_ADDRESS
+from memwal.reader.row_set import ROW_ID, contains, read_rows
+from memwal.reader.unreadable_indexes import scan_batches
+from memwal.storage.location import TableLocation
+from memwal.util.arrays import Mask, Numbers, RowIds
+from memwal.util.concurrency import map_parallel
+
+# Manifests that are read ahead.
+_AHEAD: Final = 32
+
+Generations = tuple[int, int]
+"""Numbers of the first and the last of some generations."""
+Changed = Mask | bool
+"""Which rows of a fragment changed, deleted ones included; or whether all did."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseChanges:
+    """Changes of the newest version against an older one."""
+
+    rows: Mapping[int, Changed]  # of each fragment with a changed row
+    added: frozenset[int]  # fragments with rows that the older version does not have in that place
+    # Rows that were deleted or replaced, by the version that is to be read for their keys; None for
+    # all rows of a fragment.
+    removed: Mapping[int, Mapping[int, Numbers | None]]
+    # Merged generations that tell which keys changed: of each, the row of today is a change.
+    named: Mapping[UUID, Generations]
+
+
+NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Version:
+    number: int
+    states: Mapping[int, FragmentState]
+    rows: Mapping[int, int]  # of each fragment, deleted ones included
+    merged: Mapping[UUID, int]
+    transaction: Transaction | None
+
+
+def expired(location: TableLocation, reason: str) -> TokenExpiredError:
+    """Return the error for a token from which a feed cannot go on."""
+    return TokenExpiredError(
+        f"the feed of {location} cannot go on from its token: {reason}. Begin again: read "
+        "changes(after=None), and remove what it does not return. A tag on the version of a token "
+        "keeps what a feed needs to go on from it"
+    )
+
+
+def changes_since(
+    token: FeedToken, base: BaseTable, seen: Mapping[UUID, int], stored: Mapping[UUID, int]
+) -> BaseChanges:
+    """Compare a version with that of a token.
+
+    The reader of the token has seen the generations of each region up to ``seen``. From ``stored``
+    on, its merged generations are still stored. Raises TokenExpiredError if the token's version was
+    cleaned up or is one of another table, or generations are needed that were collected.
+    """
+    if token.version == base.version and token.digest == base.digest:
+        return NO_CHANGES
+    if token.version >= base.version:
+        raise expired(base.location, f"version {token.version} is one of a table that was replaced")
+    walk: _Walk | None = None
+    for before, after in pairwise(_read_versions(token, base)):
+        if walk is None:
+            walk = _Walk(base.location, token, stored, before, dict(seen))
+        walk.step(before, after)
+    return NO_CHANGES if walk is None else walk.result()
+
+
+def _read_versions(token: FeedToken, base: BaseTable) -> Iterator[_Version]:
+    """Read the versions from that of a token on, as far as they are stored."""
+    location = base.location
+    numbers = range(token.version, base.version + 1)
+    try:
+        first = read_table_manifest(location, token.version)
+    except TableSetupError as error:
+        raise expired(location, f"version {token.version} was cleaned up") from error
+    if manifest_digest(first) != token.digest:
+        raise expired(location, f"version {token.version} is one of a table that was replaced")
+    if len(numbers) > 2:
+        numbers_stored = stored_versions(location)
+        between = [number for number in numbers[1:-1] if number in numbers_stored]
+    else:
+        between = []
+    yield _version(location, token.version, first)
+    for start in range(0, len(between), _AHEAD):
+        for version in map_parallel(
+            lambda number: _read_version(location, number),
+            between[start : start + _AHEAD],
+            threads=8,
+        ):
+            if version is not None:
+                yield version
+    yield _version(location, base.version, base.manifest)
+
+
+def _read_version(location: TableLocation, number: int) -> _Version | None:
+    try:
+        return _version(location, number, read_table_manifest(location, number))
+    except TableSetupError:
+        # Cleaned up since it was listed.
+        return None
+
+
+def _version(location: TableLocation, number: int, manifest: bytes) -> _Version:
+    message = manifest_message(manifest)
+    entry = find_mem_wal_index(manifest)
+    return _Version(
+        number,
+        fragment_states(message),
+        dict(fragment_numbers(message, {})[:, :2].tolist()),
+        IndexDetails.decode(entry.details).merged if entry is not None else {},
+        read_transaction(location.store, manifest),
+    )
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Marks of changed rows, from version to version."""
+
+    location: TableLocation
+    token: FeedToken
+    stored: Mapping[UUID, int]
+    first: _Version
+    seen: dict[UUID, int]
+    changed: dict[int, Changed] = field(default_factory=dict)
+    added: set[int] = field(default_factory=set)
+    removed: dict[int, dict[int, list[Numbers] | None]] = field(default_factory=dict)
+    # The first version in which the rows of a fragment can be read that are deleted later.
+    readable: dict[int, int] = field(default_factory=dict)
+    named: dict[UUID, Generations] = field(default_factory=dict)
+
+    def step(self, before: _Version, after: _Version) -> None:
+        """Go on to the next version."""
+        if any(after.merged.get(key, 0) < number for key, number in before.merged.items()):
+            # The table went back: what is merged from now on, the consumer has seen undone.
+            self.seen = {}
+        is_next = after.number == before.number + 1
+        is_told = self._is_told(before, after)
+        if before.states == after.states:
+            return
+        unseen = not (is_next and is_told)
+        moved, replaced = self._moved(before, after) if is_next else ({}, set())
+        changed: dict[int, Changed] = {}
+        for number, state in after.states.items():
+            earlier = before.states.get(number)
+            if earlier == state:
+                changed[number] = self.changed.get(number, False)
+            elif earlier is not None and earlier.files == state.files:
+                changed[number] = self._deleted(before, after, number, unseen=unseen)
+            else:
+                changed[number] = moved.get(number, unseen)
+                self.added.add(number)
+                self.readable[number] = after.number
+        # With the versions from before this step.
+        for number, state in before.states.items():
+            later = after.states.get(number)
+            is_gone = later is None or later.files != state.files
+            if is_gone and unseen and number not in replaced:
+                self._remove(number, None, before=before.number)
+        self.changed = changed
+
+    def result(self) -> BaseChanges:
+        """Return the changes until the version that was reached."""
+        return BaseChanges(
+            {n: marks for n, marks in self.changed.items() if marks is True or np.any(marks)},
+            frozenset(self.added & self.changed.keys()),
+            {
+                version: {
+                    number: None if rows is None else np.concatenate(rows)
+                    for number, rows in fragments.items()
+                }
+                for version, fragments in self.removed.items()
+            },
+            self.named,
+        )
+
+    def _is_told(self, before: _Version, after: _Version) -> bool:
+        """Return whether a commit is a merge whose changes are known without its fragments.
+
+        They are none if the consumer has seen all its generations. If some of them, or rows of the
+        log that went into one, were not merged yet when the token was made, the generations tell
+        the changes: the base table has no trace of a key that such a row added and a later one
+        deleted.
+        """
+        merged = {
+            region_id: (before.merged.get(region_id, 0), last)
+            for region_id, last in after.merged.items()
+            if last > before.merged.get(region_id, 0)
+        }
+        is_write = after.transaction is not None and after.transaction.is_write
+        is_mixed = False
+        for region_id, (earlier, last) in merged.items():
+            region = self.token.regions.get(region_id)
+            earlier = max(earlier, self.first.merged.get(region_id, 0))
+            if region is not None and earlier < min(last, region.newest):
+                is_mixed = True
+                if not is_write and before.states == after.states:
+                    reason = f"generations up to {last} of region {region_id} were given up"
+                    raise expired(self.location, reason)
+        unseen = {
+            region_id: (max(earlier, self.seen.get(region_id, 0)) + 1, last)
+            for region_id, (earlier, last) in merged.items()
+            if last > self.seen.get(region_id, 0)
+        }
+        if unseen and not is_mixed:
+            return False
+        for region_id, (first, last) in unseen.items():
+            # They are collected oldest first.
+            if self.stored.get(region_id, last + 1) > first:
+                reason = f"generation {first} of region {region_id} was collected"
+                raise expired(self.location, reason)
+            known = self.named.get(region_id, (first, last))
+            self.named[region_id] = min(first, known[0]), max(last, known[1])
+        return bool(merged) and is_write
+
+    def _moved(self, before: _Version, after: _Version) -> tuple[dict[int, Changed], set[int]]:
+        """Return the marks of fragments that a compaction wrote, and those that it replaced."""
+        marks: dict[int, Changed] = {}
+        replaced: set[int] = set()
+        for old, new in after.transaction.moved if after.transaction is not None else ():
+            if not (before.states.keys() >= set(old) and after.states.keys() >= set(new)):
+                continue
+            earlier = [self.changed.get(number, False) for number in old]
+            if all(mark is earlier[0] for mark in earlier) and isinstance(earlier[0], bool):
+                marks |= dict.fromkeys(new, earlier[0])
+            else:
+                live = [
+                    self._live_marks(before, number, mark)
+                    for number, mark in zip(old, earlier, strict=True)
+                ]
+                stops = np.cumsum([after.rows[number] for number in new])
+                joined = np.concatenate(live)
+                if len(joined) != stops[-1]:
+                    continue
+                marks |= dict(zip(new, np.split(joined, stops[:-1]), strict=True))
+            replaced |= set(old)
+        return marks, replaced
+
+    def _live_marks(self, version: _Version, number: int, mark: Changed) -> Mask:
+        rows = np.ones(version.rows[number], np.bool_)
+        rows[self._deletions(version, number)] = False
+        return np.full(np.count_nonzero(rows), mark) if isinstance(mark, bool) else mark[rows]
+
+    def _deleted(self, before: _Version, after: _Version, number: int, *, unseen: bool) -> Changed:
+        """Note the rows of a fragment that were deleted; return its marks with those that are back.
+
+        Rows are only back after the table went back.
+        """
+        earlier, later = (self._deletions(version, number) for version in (before, after))
+        gone = np.setdiff1d(later, earlier, assume_unique=True)
+        back = np.setdiff1d(earlier, later, assume_unique=True)
+        if len(gone) and unseen:
+            self._remove(number, gone, before=before.number)
+        mark = self.changed.get(number, False)
+        if not len(back):
+            return mark
+        self.readable[number] = after.number
+        self.added.add(number)
+        if mark is True:
+            return mark
+        marks = np.zeros(after.rows[number], np.bool_) if mark is False else mark.copy()
+        marks[back] = True
+        return marks
+
+    def _deletions(self, version: _Version, number: int) -> Numbers:
+        file: NamedFile | None = version.states[number].deletions
+        if file is None:
+            return np.empty(0, np.int64)
+        return deleted_rows(self.location.store.get(file.key), file.kind).astype(np.int64)
+
+    def _remove(self, number: int, rows: Numbers | None, *, before: int) -> None:
+        version = min(self.readable.get(number, self.first.number), before)
+        fragments = self.removed.setdefault(version, {})
+        known = fragments.setdefault(number, [])
+        if rows is None or known is None:
+            fragments[number] = None
+        else:
+            known.append(rows)
+
+
+def read_marked(
+    base: BaseTable,
+    marks: Mapping[int, Changed],
+    columns: Sequence[str],
+    *,
+    filter: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the live rows among marked ones; whole fragments by a scan, few rows by their ids."""
+    dataset = base.dataset
+    whole = [dataset.get_fragment(number) for number, mark in marks.items() if mark is True]
+    some = {number: mark for number, mark in marks.items() if not isinstance(mark, bool)}
+    if whole:
+        yield from scan_batches(
+            dataset,
+            columns=list(columns),
+            filter=filter,
+            fragments=whole,
+            fragment_readahead=1,
+            io_buffer_size=READ_AHEAD_BYTES,
+            use_scalar_index=False,
+        )
+    if some:
+        fragments = [dataset.get_fragment(number) for number in some]
+        yield from read_rows(
+            dataset,
+            _row_ids(dataset, fragments, some),
+            columns=columns,
+            filter=filter,
+            fragments=fragments,
+            use_scalar_index=False,
+        )
+
+
+def removed_keys(base: BaseTable, changes: BaseChanges) -> pa.Table:
+    """Read the keys of removed rows from the versions that have them, in the types of ``base``."""
+    key = list(base.primary_key)
+    schema = pa.schema([base.schema.field(name) for name in key])
+    parts = [schema.empty_table()]
+    for version, fragments in changes.removed.items():
+        try:
+            earlier = open_base(base.location, version=version)
+        except TableSetupError as error:
+            raise expired(base.location, f"version {version} was cleaned up") from error
+        marks: dict[int, Changed] = {}
+        for number, rows in fragments.items():
+            marks[number] = True
+            if rows is not None:
+                mask = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
+                mask[rows] = True
+                marks[number] = mask
+        with lance_errors(f"reading version {version} of {base.location}"):
+            batches = [batch.select(key) for batch in read_marked(earlier, marks, key)]
+        parts.append(pa.Table.from_batches(batches, schema) if batches else parts[0])
+    return pa.concat_tables(parts)
+
+
+def _row_ids(
+    dataset: lance.LanceDataset,
+    fragments: Sequence[lance.LanceFragment],
+    marks: Mapping[int, Mask],
+) -> RowIds:
+    parts = [
+        np.flatnonzero(mark).astype(np.uint64) + np.uint64(n << 32) for n, mark in marks.items()
+    ]
+    addresses = np.sort(np.concatenate(parts))
+    if not dataset.has_stable_row_ids:
+        return addresses
+    rows = dataset.scanner(
+        columns=[], fragments=list(fragments), with_row_id=True, with_row_address=True
+    ).to_table()
+    found = contains(addresses, rows.column(ROW_ADDRESS).to_numpy())
+    row_ids: RowIds = rows.column(ROW_ID).to_numpy()[found]
+    return row_ids

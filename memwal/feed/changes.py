@@ -1,0 +1,409 @@
+"""The feed: the newest row of each key that changed after a token, as a stream."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.public import public_items, public_methods
+from memwal.errors import TableSetupError
+from memwal.feed.base_changes import (
+    BaseChanges,
+    Changed,
+    changes_since,
+    expired,
+    read_marked,
+    removed_keys,
+)
+from memwal.feed.token import FeedToken, SeenRegion
+from memwal.format.region_manifest import INCARNATION_NUMBERS
+from memwal.lsm.wal.follow import Followed
+from memwal.reader.base_rows import rows_of_keys
+from memwal.reader.hits import Hits, fetch_rows
+from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
+from memwal.reader.merged_scan import MergedScan, without_keys
+from memwal.reader.predicate import parenthesize_filter
+from memwal.reader.result import Result
+from memwal.reader.row_set import read_rows
+from memwal.reader.scan import output_schema, scan_errors
+from memwal.reader.sources.generation import ReadSources, open_all, open_sources, retry_if_collected
+from memwal.reader.sources.log_tails import read_tails
+from memwal.reader.sources.plan import ReadPlan, plan_snapshot
+from memwal.reader.sources.snapshot import open_snapshot
+from memwal.region.rows import key_column, newest_row_positions
+from memwal.storage.location import TableLocation
+from memwal.util.arrays import Addresses, Mask, Numbers
+from memwal.util.clock import boot_seconds
+
+NOW: Final = "now"
+UPSERT: Final = "upsert"
+DELETE: Final = "delete"
+
+_EXTRA: Final = (
+    pa.field("_change", pa.string(), nullable=False),
+    pa.field("_gen", pa.uint64(), nullable=False),
+    pa.field("_region", pa.string()),
+    pa.field("_position", pa.uint64()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A table at one moment, as a feed reads it."""
+
+    plan: ReadPlan
+    logs: Mapping[UUID, Followed]
+
+    @property
+    def token(self) -> FeedToken:
+        """Token of everything that the plan reads."""
+        base = self.plan.base
+        regions = {}
+        for region_id, manifest in self.plan.snapshot.manifests.items():
+            log, flushed = self.logs[region_id], manifest.current_generation - 1
+            newest = max((rows.generation for rows in log.rows), default=flushed)
+            regions[region_id] = SeenRegion(flushed, max(newest, flushed), log.last_position)
+        return FeedToken(base.version, base.digest, regions)
+
+    @property
+    def stored(self) -> dict[UUID, int]:
+        """Oldest merged generation of each region that is stored."""
+        oldest: dict[UUID, int] = {}
+        for merged in self.plan.merged:
+            known = oldest.get(merged.region_id, merged.generation)
+            oldest[merged.region_id] = min(known, merged.generation)
+        return oldest
+
+    def seen(self, token: FeedToken) -> dict[UUID, int]:
+        """Return the newest generation of each region that the reader of a token has seen whole."""
+        seen = {region_id: region.generation for region_id, region in token.regions.items()}
+        for region_id, manifest in self.plan.snapshot.manifests.items():
+            region = token.regions.get(region_id)
+            if region is None:
+                continue
+            if (
+                region.generation >= manifest.current_generation
+                or region.position // INCARNATION_NUMBERS != manifest.incarnation
+            ):
+                raise expired(self.plan.base.location, f"region {region_id} was started over")
+            if region.position >= manifest.replay_after:
+                # Every generation was flushed from entries that the token has.
+                seen[region_id] = manifest.current_generation - 1
+        return seen
+
+
+def _read_state(location: TableLocation) -> _State:
+    """Plan a read of all rows that were acknowledged before the call."""
+
+    def read() -> _State:
+        began = boot_seconds()
+        snapshot = open_snapshot(location)
+        logs = read_tails(snapshot.base, snapshot.manifests, began=began, unchecked=False)
+        rows = {region_id: followed.rows for region_id, followed in logs.items()}
+        return _State(plan_snapshot(snapshot, rows, left_out={}), logs)
+
+    return retry_if_collected(read)
+
+
+@public_methods
+class Changes(Result):
+    """Keys of a table that changed after a token, each once with its newest row.
+
+    Made by :meth:`memwal.Table.changes`; read when it is used. Unflushed rows are changes as soon
+    as they are acknowledged. Using a feed again reads the same changes, or newer rows of their
+    keys. The rows have the columns of the table, null beside the key for a delete, and
+
+    * ``_change``: ``upsert`` or ``delete``. A delete may be of a key that never was there;
+    * ``_gen``: the generation that has the change, 0 for the base table;
+    * ``_region``: the region, null for the base table;
+    * ``_position``: the entry of the region's log, null if it is flushed.
+
+    ``_gen`` and ``_position`` order the changes within a region. Regions have no common order.
+
+    >>> feed = table.changes()
+    >>> table.upsert({"id": 1, "n": 7, "text": "a"})
+    >>> [row["id"] for row in table.changes(feed.token).to_pylist()]
+    [1]
+
+    Parameters
+    ----------
+    after : str, optional
+        ``token`` of an earlier feed. By default the whole table; "now" for no change.
+    columns, filter : optional
+        As for a scan; columns of the key are added, and deletes returned in any case.
+
+    Raises
+    ------
+    TableSetupError
+        The table has no primary key.
+    TokenExpiredError
+        Mostly when it is used. The version of the base table that the token names was cleaned up,
+        or generations were collected that alone tell of a deleted key: ones with rows that the
+        token's reader saw before they were merged. Without a tag on :attr:`version`, they stay for
+        the retention of the collection, an hour by default.
+    """
+
+    def __init__(
+        self,
+        location: TableLocation,
+        *,
+        after: str | None,
+        columns: Sequence[str] | None,
+        filter: str | None,
+    ) -> None:
+        super().__init__(lambda: retry_if_collected(self._start), lambda: self._output)
+        self._location = location
+        self._columns = columns
+        self._filter = parenthesize_filter(filter)
+        state = _read_state(location)
+        base = state.plan.base
+        if not base.primary_key:
+            raise TableSetupError(
+                f"{location} has no primary key, and a feed returns the newest row of each key"
+            )
+        self._token = state.token
+        self._after: FeedToken | None = None
+        if after is not None:
+            self._after = self._token if after == NOW else FeedToken.parse(after)
+        self._output = self._schema_of(base)
+        # Taken by the first read; later ones, and those of what was collected since, plan anew.
+        self._planned: list[_State] = [state]
+        if self._after is not None:
+            state.seen(self._after)
+
+    @property
+    def token(self) -> str:
+        """Text to go on with: ``changes(after=token)`` returns what changed after this feed."""
+        return str(self._token)
+
+    @property
+    def version(self) -> int:
+        """Version of the base table that the token names.
+
+        A tag on it keeps all that a feed needs to go on from the token, for as long as the tag is
+        there: the rows of the version, and the generations that it does not have.
+        """
+        return self._token.version
+
+    def __repr__(self) -> str:
+        return f"Changes({self._location.uri!r}, token={self.token!r})"
+
+    def _schema_of(self, base: BaseTable) -> pa.Schema:
+        names = base.schema.names if self._columns is None else list(self._columns)
+        names = [*(name for name in base.primary_key if name not in names), *names]
+        fields = [
+            field if field.name in base.primary_key else field.with_nullable(True)
+            for field in output_schema(base, names)
+        ]
+        return pa.schema([*fields, *_EXTRA])
+
+    def _start(self) -> pa.RecordBatchReader:
+        state = self._planned.pop() if self._planned else _read_state(self._location)
+
+        def plan(is_first: bool) -> ReadPlan:
+            nonlocal state
+            if not is_first:
+                # A generation was merged and collected since: the base table tells of it now.
+                state = _read_state(self._location)
+            return state.plan
+
+        sources = open_sources(plan)
+        base = sources.base
+        key_type = key_column(base.schema.empty_table(), base.primary_key).type
+        newest = find_newest(sources.generations, base.primary_key, key_type)
+        reading = _Reading(sources, newest, state, self._after, self._schema_of(base), self._filter)
+        batches = public_items(reading.batches(), "to_reader()")
+        # The first batch is read now, while the feed can still start over.
+        first = list(itertools.islice(batches, 1))
+        return pa.RecordBatchReader.from_batches(reading.schema, itertools.chain(first, batches))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One pass over the changes."""
+
+    sources: ReadSources
+    newest: NewestRows  # of the generations and the logs, seen ones included
+    state: _State
+    after: FeedToken | None
+    schema: pa.Schema
+    filter: str | None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the changes of each source: of the generations, the logs and the base table."""
+        base = self.sources.base
+        if self.after is None:
+            seen, changes = dict[UUID, int](), None
+        else:
+            seen = self.state.seen(self.after)
+            changes = changes_since(self.after, base, seen, self.state.stored)
+        with scan_errors(base, self.filter):
+            yield from self._unmerged(seen)
+            if changes is None:
+                yield from self._merged(dict.fromkeys(base.dataset.fragment_ids(), True))
+                return
+            named = self._named(changes)
+            yield from self._merged(changes.rows, named)
+            yield from self._removed(changes, named)
+
+    @property
+    def _stored(self) -> pa.Schema:
+        """Columns of the table in the result."""
+        names = self.schema.names[: -len(_EXTRA)]
+        return output_schema(self.sources.base, names)
+
+    def _unmerged(self, seen: Mapping[UUID, int]) -> Iterator[pa.RecordBatch]:
+        """Read the changed rows and tombstones of generations and logs."""
+        changed = self._changed(seen)
+        newest = replace(self.newest, deleted=self.newest.deleted | ~changed)
+        scan = MergedScan(self.sources, newest, self._stored, self.filter, [ROW_ADDRESS])
+        deleted = self.newest.deleted & changed
+        for at, source in enumerate(self.sources.generations):
+            position = self._position_of(at)
+            for batch in scan.generation(at):
+                addresses = batch.column(ROW_ADDRESS).to_numpy()
+                rows = batch.drop_columns([ROW_ADDRESS])
+                yield self._output(
+                    rows, UPSERT, source.generation, source.region_id, position(addresses)
+                )
+            own = self.newest.positions_of(at)
+            addresses = self.newest.addresses[own][deleted[own]]
+            if self.after is not None and len(addresses):
+                hits = Hits.of(at, addresses, np.zeros(len(addresses)))
+                keys = fetch_rows(self.sources, hits, self._key, [])
+                (batch,) = keys.combine_chunks().to_batches()
+                yield self._output(
+                    batch, DELETE, source.generation, source.region_id, position(addresses)
+                )
+
+    def _changed(self, seen: Mapping[UUID, int]) -> Mask:
+        """Tell for each newest row of the generations and logs whether it is a change."""
+        changed = np.ones(len(self.newest.keys), np.bool_)
+        if self.after is None:
+            return changed
+        for at, source in enumerate(self.sources.generations):
+            own = self.newest.positions_of(at)
+            entries = self._entries(at)
+            region = self.after.regions.get(source.region_id)
+            if entries is None:
+                changed[own] = source.generation > seen.get(source.region_id, 0)
+            elif region is not None:
+                later = entries[entries[:, 0] > region.position]
+                first = later[0, 1] if len(later) else np.iinfo(np.int64).max
+                changed[own] = self.newest.addresses[own] >= np.uint64(first)
+        return changed
+
+    def _entries(self, at: int) -> Numbers | None:
+        """Return the log entries of a source, None for a flushed generation."""
+        source = self.sources.generations[at]
+        if source.is_flushed:
+            return None
+        followed = self.state.logs[source.region_id]
+        number = [rows.generation for rows in followed.rows].index(source.generation)
+        return followed.entries[number]
+
+    def _position_of(self, at: int) -> Callable[[Addresses], pa.Array]:
+        """Return a function that tells the log entries of some rows of a source."""
+        entries = self._entries(at)
+
+        def position(addresses: Addresses) -> pa.Array:
+            if entries is None:
+                return pa.nulls(len(addresses), pa.uint64())
+            at = np.searchsorted(entries[:, 1], addresses.astype(np.int64), side="right") - 1
+            return pa.array(entries[at, 0].astype(np.uint64))
+
+        return position
+
+    def _named(self, changes: BaseChanges) -> pa.Table:
+        """Read the keys of generations that tell changes, without those that are still newer."""
+        base, chosen = self.sources.base, []
+        for region_id, (first, last) in changes.named.items():
+            stored = [s for s in self.state.plan.merged if s.region_id == region_id]
+            chosen += [s for s in stored if first <= s.generation <= last]
+        sources = replace(self.sources, generations=tuple(open_all(base, chosen)))
+        newest = find_newest(sources.generations, base.primary_key, self.newest.keys.type)
+        hits = Hits(newest.source, newest.addresses, np.zeros(len(newest.keys)))
+        return self._not_newer(fetch_rows(sources, hits, self._key, []))
+
+    def _not_newer(self, rows: pa.Table) -> pa.Table:
+        """Drop the keys that a generation or a log has: they are told by those."""
+        keys = key_column(rows, self.sources.base.primary_key)
+        return rows.filter(pc.invert(pc.is_in(keys, value_set=self.newest.keys)))
+
+    def _merged(
+        self, marks: Mapping[int, Changed], named: pa.Table | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the changed rows of the base table: marked ones, without those of named keys."""
+        base = self.sources.base
+
+        def others() -> pa.Array:
+            if named is None:
+                return self.newest.keys
+            return pa.concat_arrays([self.newest.keys, key_column(named, base.primary_key)])
+
+        found = read_marked(base, marks, self._stored.names, filter=self.filter)
+        for batch in without_keys(found, base.primary_key, others):
+            yield self._output(batch, UPSERT)
+
+    def _removed(self, changes: BaseChanges, named: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Read the rows of named keys; named and removed keys without a row were deleted."""
+        base = self.sources.base
+        named_keys = key_column(named, base.primary_key)
+        rows = self._not_newer(pa.concat_tables([removed_keys(base, changes), named]))
+        if not rows.num_rows:
+            return
+        keys = key_column(rows, base.primary_key)
+        last = pa.array(newest_row_positions(keys))
+        rows, keys = rows.take(last), keys.take(last)
+        # A key that is still there has its row where there was none before.
+        fragments = [base.dataset.get_fragment(number) for number in sorted(changes.added)]
+        row_ids, found = rows_of_keys(base, keys, fragments)
+        is_named = pc.is_in(keys.take(pa.array(found)), value_set=named_keys).to_numpy(
+            zero_copy_only=False
+        )
+        for batch in read_rows(
+            base.dataset,
+            row_ids[is_named],
+            columns=self._stored.names,
+            filter=self.filter,
+            use_scalar_index=False,
+        ):
+            yield self._output(batch, UPSERT)
+        gone = np.ones(len(keys), np.bool_)
+        gone[found] = False
+        for batch in rows.filter(pa.array(gone)).to_batches():
+            yield self._output(batch, DELETE)
+
+    @property
+    def _key(self) -> pa.Schema:
+        return pa.schema([self._stored.field(name) for name in self.sources.base.primary_key])
+
+    def _output(
+        self,
+        batch: pa.RecordBatch,
+        change: str,
+        generation: int = 0,
+        region_id: UUID | None = None,
+        position: pa.Array | None = None,
+    ) -> pa.RecordBatch:
+        count = batch.num_rows
+        columns = [
+            batch.column(name) if name in batch.schema.names else pa.nulls(count, field.type)
+            for name, field in zip(self._stored.names, self.schema, strict=False)
+        ]
+        region = None if region_id is None else str(region_id)
+        columns += [
+            pa.repeat(pa.scalar(change, pa.string()), count),
+            pa.repeat(pa.scalar(generation, pa.uint64()), count),
+            pa.repeat(pa.scalar(region, pa.string()), count),
+            pa.nulls(count, pa.uint64()) if position is None else position,
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
