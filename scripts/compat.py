@@ -40,6 +40,14 @@ CHECKS: Final = {
         "tests/dags/test_page_in_airflow.py",
     ),
     "catalog": ("tests/catalog",),
+    "Spark jobs": (
+        "tests/spark/test_runner.py",
+        "tests/spark/test_cluster_jobs.py",
+        "tests/spark_apps/test_submit.py::test_a_merge_that_is_killed_and_run_again",
+    ),
+    "Spark reads": ("tests/spark/test_data_source.py",),
+    "Spark writes": ("tests/spark/sink",),
+    "Spark Connect": ("tests/spark/test_connect.py",),
 }
 """The other columns of the table: the tests of each, slow ones included."""
 

@@ -52,7 +52,7 @@ Name: lance-memwal
 Version: 9
 Requires-Dist: numpy>=2
 Requires-Dist: sqlalchemy<2.2,>=2.1; extra == 'catalog'
-Requires-Dist: pyspark[connect]==4.3.0; (python_version > "3") and extra == "spark"
+Requires-Dist: pyspark[connect]<4.4,>=4.0; (python_version > "3") and extra == "spark"
 Requires-Dist: alembic>=1.18; extra == 'catalog'
 Requires-Dist: wrong; extra == 'catalogs'
 Requires-Dist: numpy>=2; extra == 'other'
@@ -133,7 +133,7 @@ print(json.dumps(said))
     ("extra", "packages"),
     [
         ("catalog", ["sqlalchemy<2.2,>=2.1", "alembic>=1.18"]),
-        ("spark", ["pyspark[connect]==4.3.0"]),
+        ("spark", ["pyspark[connect]<4.4,>=4.0"]),
         ("other", ["no-such_package>=2"]),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from memwal.spark.version_compat import DATA_SOURCES, check_here
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -22,4 +23,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with requires_extra("spark"):
+        if name == "register":
+            check_here(DATA_SOURCES)
         return getattr(import_module(f"memwal.spark.{_MODULES[name]}"), name)

@@ -14,7 +14,6 @@ then.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
@@ -34,6 +33,7 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from memwal.errors import InvalidInputError, OutcomeUnknownError, SparkUnavailableError
 from memwal.spark.session import without_harmless_warnings
+from memwal.spark.version_compat import drop_exit_call
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -193,8 +193,7 @@ def _open(remote: str, py_files: Sequence[Path]) -> SparkSession:
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
         spark = SparkSession.builder.remote(remote).create()
-    # Otherwise PySpark keeps the client until the process ends, and calls the server then.
-    atexit.unregister(spark.client._on_exit)
+    drop_exit_call(spark)
     spark.release_session_on_close = False
     spark.client.set_retry_policies(
         [DefaultPolicy(max_retries=_MAX_RETRIES, max_backoff=_MAX_BACKOFF_MS)]

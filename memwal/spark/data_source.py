@@ -26,6 +26,7 @@ from memwal.spark.scan_plan import LoadPlan, ReadOptions, parse_options, plan_lo
 from memwal.spark.sink.options import WriteOptions, is_for_writes, parse_write_options
 from memwal.spark.sink.plan import plan_write
 from memwal.spark.sink.writers import MemWalWriter
+from memwal.spark.version_compat import arrow_schema
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_options
@@ -128,8 +129,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 class MemWalReader(DataSourceReader):  # type: ignore[misc]
     """Reader of a load plan.
 
-    It has no ``pushFilters``. Spark 4.3 keeps the filters that were pushed last with the load and
-    not with the query: any other query of the same data frame, and any other branch of a union,
+    It has no ``pushFilters``. Spark 4.1 to 4.3 keep the filters that were pushed last with the load
+    and not with the query: any other query of the same data frame, and any other branch of a union,
     would be answered with them.
     """
 
@@ -143,9 +144,7 @@ class MemWalReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition in Spark's types; runs in an executor."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         for batch in read_partition(self._plan, partition.value):
             yield to_spark(batch, schema, truncate=self._plan.truncate)
 
@@ -257,11 +256,11 @@ def _spark_type(kind: pa.DataType, *, top: bool = False) -> st.DataType:
         if kind.precision > _MAX_PRECISION or not 0 <= kind.scale <= kind.precision:
             raise UnsupportedTypeError(str(kind))
         return st.DecimalType(kind.precision, kind.scale)
-    # Spark 4.3 has a type for times of day that is switched off.
+    # Spark has no type for times of day, or one that is switched off.
     if pt.is_time(kind):
         raise UnsupportedTypeError(str(kind))
     try:
-        return from_arrow_type(_SPARK_FORMS.get(kind, kind))
+        return from_arrow_type(_SPARK_FORMS.get(kind, kind), prefer_timestamp_ntz=True)
     except PySparkTypeError as error:
         raise UnsupportedTypeError(str(kind)) from error
 

@@ -7,11 +7,22 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as distribution_version
 from typing import Final
 
 SHOWN: Final = ("pylance", "pyarrow", "lancedb", "sqlalchemy", "pyspark", "apache-airflow")
 """Packages whose versions are shown if they are installed."""
+
+
+def version(package: str) -> str:
+    """Return the version of a package; PackageNotFoundError if it is not installed."""
+    if package == "pyspark":
+        # Spark's own copy, in SPARK_HOME, has no metadata, and comes before an installed one.
+        with suppress(ModuleNotFoundError):
+            return str(import_module("pyspark.version").__version__)
+    return distribution_version(package)
 
 
 def installed_versions() -> dict[str, str]:

@@ -327,12 +327,18 @@ def _airflow_checks(url: str | None) -> tuple[StoreCheck, ...]:
 def _version_checks() -> Iterator[StoreCheck]:
     """Yield the version of each package, with the features of newer ones that it lacks."""
     from memwal.jobs.table.store_check import CheckState, StoreCheck
+    from memwal.spark.version_compat import FEATURES as spark_features
 
     installed = installed_versions()
     for name, version in installed.items():
         yield StoreCheck(name, CheckState.OK, version)
-    lacking = _ask_airflow("memwal_airflow.version_compat") if "apache-airflow" in installed else []
-    for feature in (Feature(**values) for values in lacking):
+    lacking = []
+    if "pyspark" in installed:
+        lacking += [feature for feature in spark_features if not feature.here]
+    if "apache-airflow" in installed:
+        answer = _ask_airflow("memwal_airflow.version_compat")
+        lacking += [Feature(**values) for values in answer]
+    for feature in lacking:
         advice = f"{feature.package} {feature.since} has it"
         yield StoreCheck(feature.name, CheckState.WARNING, feature.without, advice)
 

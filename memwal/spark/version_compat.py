@@ -1,0 +1,60 @@
+"""Differences between the versions of Spark, and nothing else of this package depends on one.
+
+Other modules call the functions below, and ask for a feature, never for a version.
+"""
+
+from __future__ import annotations
+
+import atexit
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from memwal.errors import InvalidInputError
+from memwal.util.versions import Feature
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_feature = partial(Feature, "pyspark")
+
+DATA_SOURCES: Final = _feature(
+    "Python data sources",
+    "4.0",
+    "jobs run on Spark, and nothing else: it does not know the format memwal",
+)
+FEATURES: Final = (DATA_SOURCES,)
+"""Features that a supported version may lack, for ``memwal doctor --versions``."""
+
+_NAMED_TIME_ZONE: Final = _feature("time zone of an Arrow schema", "4.2", "it is always UTC")
+
+# What clients register to be called at the end of their process, in one version or another.
+_EXIT_CALLS: Final = ("_on_exit", "_cleanup_ml_cache", "_cleanup_ml")
+
+
+def check_here(feature: Feature) -> None:
+    """Raise InvalidInputError if this Spark lacks a feature."""
+    if not feature.here:
+        raise InvalidInputError(
+            f"this Spark has no {feature.name}, so that {feature.without}; use "
+            f"{feature.package} {feature.since} or newer"
+        )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow types that Spark expects of the rows of a data source, in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    options = {"timezone": "UTC"} if _NAMED_TIME_ZONE.here else {}
+    return to_arrow_schema(schema, **options)
+
+
+def drop_exit_call(spark: SparkSession) -> None:
+    """Unregister the call to its server that a session of Spark Connect makes at exit.
+
+    Registered, it keeps the client until the process ends.
+    """
+    for name in _EXIT_CALLS:
+        if (call := getattr(spark.client, name, None)) is not None:
+            atexit.unregister(call)
