@@ -37,7 +37,7 @@ from memwal.base_table.snapshot import (
     read_table_manifest,
     stored_versions,
 )
-from memwal.errors import TableSetupError, TokenExpiredError
+from memwal.errors import ObjectNotFoundError, TableSetupError, TokenExpiredError
 from memwal.feed.token import FeedToken
 from memwal.format.lance_files import (
     FragmentState,
@@ -373,7 +373,8 @@ def removed_keys(base: BaseTable, changes: BaseChanges) -> pa.Table:
         try:
             earlier = open_base(base.location, version=version)
         except TableSetupError as error:
-            raise expired(base.location, f"version {version} was cleaned up") from error
+            # Since it was compared: a feed that begins again compares those that are left.
+            raise ObjectNotFoundError(f"{error}; read the feed again") from error
         marks: dict[int, Changed] = {}
         for number, rows in fragments.items():
             marks[number] = True

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.public import public_items, public_methods
-from memwal.errors import TableSetupError
+from memwal.errors import InvalidInputError, TableSetupError
 from memwal.feed.base_changes import (
     BaseChanges,
     Changed,
@@ -142,6 +142,8 @@ class Changes(Result):
 
     Raises
     ------
+    InvalidInputError
+        ``after`` is no token, columns are unknown, or one has the name of one above.
     TableSetupError
         The table has no primary key.
     TokenExpiredError
@@ -199,6 +201,11 @@ class Changes(Result):
     def _schema_of(self, base: BaseTable) -> pa.Schema:
         names = base.schema.names if self._columns is None else list(self._columns)
         names = [*(name for name in base.primary_key if name not in names), *names]
+        taken = sorted({field.name for field in _EXTRA}.intersection(names))
+        if taken:
+            raise InvalidInputError(
+                f"{base.location} has a column {taken[0]}, as a feed has; name others (columns)"
+            )
         fields = [
             field if field.name in base.primary_key else field.with_nullable(True)
             for field in output_schema(base, names)

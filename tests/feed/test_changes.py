@@ -248,6 +248,12 @@ class TestArguments:
         with pytest.raises(InvalidInputError):
             table.changes(filter="other > 1").to_table()
 
+    def test_a_column_with_a_name_of_the_feed(self, make_table: MakeTable) -> None:
+        table = make_table(SCHEMA.append(pa.field("_region", pa.string())))
+        with pytest.raises(InvalidInputError):
+            table.changes()
+        assert table.changes(columns=["n"]).to_table().num_rows == 0
+
     def test_composite_keys_in_several_regions(self, make_table: MakeTable) -> None:
         table = make_table(primary_key=("id", "text"), buckets=3)
         flush(table, dict.fromkeys(range(9), 0))
