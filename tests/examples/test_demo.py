@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -21,7 +22,11 @@ import session
 from compare import Comparison
 from fleet import Fleet, ProducerFailedError
 from flightdata import KEY, truth
+from rich.console import Console
 from run import Progress, Settings, progress_file
+from screen import Screen
+from upkeep import UpkeepRun
+from watch import Sample
 
 FLIGHTS = 3_000
 
@@ -136,6 +141,33 @@ def test_airflow_maintains_the_table(
     assert (tmp_path / "run" / "spark-connect.log").exists() == on_spark
     # Producers wrote before Airflow ran.
     assert summary["figures"]["largest_backlog_rows"] > 0
+
+
+def test_without_a_terminal_a_line_is_printed_when_something_changed() -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=200)
+    sample = Sample(
+        seconds=1.0,
+        version=1,
+        backlog_rows=(0,),
+        backlog_generations=(0,),
+        index_lag=0,
+        retained=0,
+        writes=0,
+    )
+    run = UpkeepRun(name="1", started=0.0)
+
+    def lines_after(sent: int, sample: Sample, *runs: UpkeepRun) -> int:
+        progress = [Progress(acknowledged=sent, batches=100)]
+        screen.show(progress=progress, sample=sample, runs=runs, scans=[], where="")
+        return len(output.getvalue().splitlines())
+
+    with Screen(console, run_name="rounds") as screen:
+        assert [lines_after(sent, sample) for sent in (0, 5, 9, 10, 19)] == [1, 1, 1, 2, 2]
+        assert lines_after(19, replace(sample, seconds=9.0, writes=9)) == 2
+        assert lines_after(19, sample, run) == 3
+        assert lines_after(19, replace(sample, version=2), run) == 4
+        assert lines_after(19, replace(sample, version=2), replace(run, state="success")) == 5
 
 
 class TestProducers:
