@@ -31,7 +31,6 @@ SET_ASIDE = {
     ("memwal/jobs/verify/job.py", "S311"): 1,
     ("memwal/region/change_trace.py", "S311"): 1,
     ("memwal/spark/sink/commit.py", "S311"): 1,
-    ("memwal/spark/streaming.py", "S311"): 1,
     ("memwal/util/retry.py", "S311"): 1,
     ("memwal/writer/takeovers.py", "S311"): 1,
     # Programs that are started without a shell, by lists of arguments of our own making.

@@ -26,7 +26,7 @@ PUBLIC = {
         TableOverview find_tables maintain open_managed overview register_folder register_tables
         run_job run_recorded survey
     """,
-    "memwal.spark": "foreach_batch register release",
+    "memwal.spark": "register release",
 }
 """Module to the names that it promises. Add what is new; what goes is announced first."""
 

@@ -1,4 +1,4 @@
-"""Maintenance jobs on Spark, and tables as Spark data frames."""
+"""Maintenance jobs on Spark, and tables as data frames of Spark, read and written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from memwal.util.optional_deps import requires_extra
 if TYPE_CHECKING:
     from memwal.spark.data_source import register
     from memwal.spark.read_tags import release
-    from memwal.spark.streaming import foreach_batch
 
-__all__ = ["foreach_batch", "register", "release"]
+__all__ = ["register", "release"]
 
-_MODULES = {"foreach_batch": "streaming", "register": "data_source", "release": "read_tags"}
+_MODULES = {"register": "data_source", "release": "read_tags"}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from pyspark.sql import types as st  # noqa: TID253
 from pyspark.sql.datasource import (  # noqa: TID253
     DataSource,
     DataSourceReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
 )
@@ -23,10 +24,17 @@ from memwal.errors import InvalidInputError
 from memwal.spark.partition_reader import read_partition
 from memwal.spark.read_tags import SESSION, renew_if_due
 from memwal.spark.scan_plan import LoadPlan, ReadOptions, parse_options, plan_load
-from memwal.spark.sink.options import WriteOptions, is_for_writes, parse_write_options
-from memwal.spark.sink.plan import plan_write
+from memwal.spark.sink.options import (
+    WriteOptions,
+    check_batch_options,
+    check_stream_options,
+    is_for_writes,
+    parse_write_options,
+)
+from memwal.spark.sink.plan import WritePlan, plan_write
 from memwal.spark.sink.writers import MemWalWriter
-from memwal.spark.version_compat import arrow_schema
+from memwal.spark.table_functions import register_functions
+from memwal.spark.version_compat import STREAM_WRITES, arrow_schema, check_here
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_options
@@ -41,6 +49,9 @@ FORMAT = "memwal"
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
     """Register the format ``memwal`` of reads and writes with a session: ``memwal.spark.register``.
 
+    Registers also the table functions ``memwal_status(uri)``, ``memwal_merge``,
+    ``memwal_build_indexes``, ``memwal_compact``, ``memwal_build_snapshot``,
+    ``memwal_collect_garbage``, ``memwal_recover`` and ``memwal_checkpoint`` of SQL.
     Executors need memwal installed, as they do for the maintenance jobs.
 
     Parameters
@@ -54,12 +65,14 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     """
     # Spark sends a class that is defined here to the driver's Python workers as a whole, with
     # every attribute that differs from the one of its base class.
+    options = check_options(storage_options or {})
     source = type(
         "MemWalDataSourceOfSession",
         (MemWalDataSource,),
-        {"_storage_options": check_options(storage_options or {}), "_session": SESSION},
+        {"_storage_options": options, "_session": SESSION},
     )
     spark.dataSource.register(source)
+    register_functions(spark, options)
 
 
 class MemWalDataSource(DataSource):  # type: ignore[misc]
@@ -111,10 +124,24 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         return MemWalReader(plan, schema)
 
     def writer(self, schema: st.StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a writer of rows with these columns."""
+        """Return a writer of a data frame with these columns."""
         options = parse_write_options(self.options)
-        location = self._location(options)
-        return MemWalWriter(plan_write(location, options, schema.names, overwrite=overwrite))
+        check_batch_options(options)
+        return MemWalWriter(self._plan_write(options, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: st.StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return a writer of a streaming query with these columns."""
+        check_here(STREAM_WRITES)
+        from memwal.spark.sink.stream_writer import MemWalStreamWriter
+
+        options = parse_write_options(self.options)
+        check_stream_options(options)
+        return MemWalStreamWriter(self._plan_write(options, schema, overwrite=overwrite))
+
+    def _plan_write(
+        self, options: WriteOptions, schema: st.StructType, *, overwrite: bool
+    ) -> WritePlan:
+        return plan_write(self._location(options), options, schema.names, overwrite=overwrite)
 
     def _make_plan(self, options: ReadOptions, columns: tuple[str, ...] | None) -> LoadPlan:
         location = self._location(options)

@@ -24,7 +24,12 @@ DATA_SOURCES: Final = _feature(
     "4.0",
     "jobs run on Spark, and nothing else: it does not know the format memwal",
 )
-FEATURES: Final = (DATA_SOURCES,)
+STREAM_WRITES: Final = _feature(
+    "writes of streams",
+    "4.1",
+    "`foreachBatch` writes each batch as a data frame with `source` and `version`",
+)
+FEATURES: Final = (DATA_SOURCES, STREAM_WRITES)
 """Features that a supported version may lack, for ``memwal doctor --versions``."""
 
 _NAMED_TIME_ZONE: Final = _feature("time zone of an Arrow schema", "4.2", "it is always UTC")

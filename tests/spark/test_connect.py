@@ -138,6 +138,7 @@ def test_a_stream_with_a_new_checkpoint_is_not_taken_for_the_old_one(
     session: Any, make_table: MakeTable, tmp_path: Path
 ) -> None:
     table = make_table(buckets=3)
+    memwal.spark.register(session)
     changes = tmp_path / "changes"
     changes.mkdir()
 
@@ -146,9 +147,9 @@ def test_a_stream_with_a_new_checkpoint_is_not_taken_for_the_old_one(
             row = {"id": key, "n": n, "text": f"{key}={n}"}
             (changes / f"{key}-{n}.json").write_text(json.dumps(row))
         path = str(tmp_path / checkpoint)
-        sink = memwal.spark.foreach_batch(table.uri, source="s", checkpoint=path, **options)
         stream = session.readStream.schema("id bigint, n bigint, text string").json(str(changes))
-        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", path)
+        query = stream.writeStream.format("memwal").options(source="s", **options)
+        query = query.option("checkpointLocation", path).option("path", table.uri)
         try:
             start_stream(query.trigger(availableNow=True)).awaitTermination()
         except StreamingQueryException as error:

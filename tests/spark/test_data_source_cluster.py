@@ -35,7 +35,50 @@ spark = spark_session(
 memwal.spark.register(spark)
 frame = spark.read.format("memwal").option("partitions", 5).load(table.uri)
 assert state(frame.toArrow()) == state(table)
+changed = spark.range(5, 15, numPartitions=3).selectExpr("id", "3L n", "concat(id, '=3') text")
+changed.write.format("memwal").mode("append").save(table.uri)
+print("changed", sum(n == 3 for n in state(table).values()))
 print("partitions", frame.rdd.getNumPartitions())
+spark.stop()
+"""
+
+# The first attempt of a task goes on after its speculative copy has ended.
+SPECULATION = """
+spark = spark_session(
+    "speculation",
+    master="local-cluster[2,1,512]",
+    conf={
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.minTaskRuntime": "500ms",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+    },
+)
+memwal.spark.register(spark)
+marks = sys.argv[1] + "-marks"
+os.mkdir(marks)
+
+def slow(batches):
+    import time
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    open(f"{marks}/{context.partitionId()}-{context.attemptNumber()}", "w").close()
+    yield from batches
+    if context.partitionId() == 0 and context.attemptNumber() == 0:
+        time.sleep(20)
+
+events = memwal.create(
+    sys.argv[1] + "-events", SCHEMA, primary_key=None, region_spec="bucket:id:4"
+)
+rows = spark.range(40, numPartitions=4).selectExpr("id", "id n", "concat(id, '=', id) text")
+rows = rows.mapInArrow(slow, rows.schema)
+rows.write.format("memwal").mode("append").save(events.uri)
+assert sorted(events.scan().to_table()["id"].to_pylist()) == list(range(40))
+print("copies", sum(name.endswith("-1") for name in os.listdir(marks)) > 0)
 spark.stop()
 """
 
@@ -50,13 +93,24 @@ memwal.spark.register(spark, storage_options={"aws_region": "eu-central-1"})
 frame = spark.read.format("memwal").option("partitions", 5).load(table.uri)
 assert state(frame.toArrow()) == state(table)
 print("changed", frame.filter("n = 2").count())
+frame.limit(1).selectExpr("2000L id", "5L n", "'2000=5' text").write.format("memwal").mode(
+    "append"
+).save(table.uri)
+assert state(table)[2000] == 5
+(status,) = spark.sql(f"SELECT * FROM memwal_status('{table.uri}')").collect()
+assert status.version == table.version
 spark.stop()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "printed"), [(CLUSTER, "partitions 5"), (CONNECT, "changed 500")]
+    ("program", "printed"),
+    [
+        (CLUSTER, "changed 10\npartitions 5"),
+        (CONNECT, "changed 500"),
+        (SPECULATION, "copies True"),
+    ],
 )
 def test_the_whole_table(tmp_path: Path, program: str, printed: str) -> None:
     done = subprocess.run(

@@ -12,12 +12,10 @@ from support.faults.collecting import collect
 
 import memwal
 import memwal.spark
-from memwal.errors import ConflictError, InvalidInputError
-from memwal.lsm.wal.applied_steps import Step
+from memwal.errors import ConflictError
 from memwal.spark.partition_reader import open_pinned, read_partition
 from memwal.spark.runner import spark_runner
 from memwal.spark.scan_plan import ReadOptions, plan_load
-from memwal.spark.streaming import BatchWrite
 
 SCHEMA = pa.schema({"n": pa.int64(), "text": pa.string()})
 COLUMNS = "n bigint, text string"
@@ -74,22 +72,12 @@ def test_files_that_are_gone_are_no_longer_read(filled: memwal.Table) -> None:
             list(read_partition(plan, partition))
 
 
-def test_a_batch_is_appended_once(table: memwal.Table) -> None:
-    sink = memwal.spark.foreach_batch(table.uri, source="query")
-    for _ in range(2):
-        write = BatchWrite(sink, Step("query", 1))
-        list(write(rows(1, 1, 2).to_batches()))
-    list(BatchWrite(sink, Step("query", 2))(rows(1).to_batches()))
-    assert shown(table.scan().to_table()) == Counter({1: 3, 2: 1})
-    with pytest.raises(InvalidInputError):
-        memwal.spark.foreach_batch(table.uri, op_column="op")
-
-
-def test_a_stream_batch_and_a_merge_by_executors(spark: Any, table: memwal.Table) -> None:
+def test_a_batch_and_a_merge_by_executors(spark: Any, table: memwal.Table) -> None:
     given = [(n % 7, f"row {n % 7}") for n in range(60)]
-    frame = spark.createDataFrame(given, COLUMNS)
+    memwal.spark.register(spark)
     for _ in range(2):
-        memwal.spark.foreach_batch(table.uri, source="query", max_parallelism=2)(frame, 0)
+        frame = spark.createDataFrame(given, COLUMNS).write.format("memwal").mode("append")
+        frame.options(source="query", version=1).save(table.uri)
     expected = Counter(n for n, _ in given)
     assert shown(table.scan().to_table()) == expected
     result = table.merge(max_tasks=2, divide_bytes=0, run=spark_runner(spark))

@@ -94,6 +94,13 @@ def parse_boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def parse_restart(text: str) -> str:
+    """Parse ``continue`` or ``new``."""
+    if text.lower() not in ("continue", "new"):
+        raise ValueError(text)
+    return text.lower()
+
+
 def parse_text(text: str) -> str:
     """Return a text that is not blank."""
     if not text.strip():
@@ -108,5 +115,6 @@ _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     parse_positive: "a whole number from 1 up",
     parse_count: "a whole number from 0 up",
     parse_seconds: f"a whole number from 0 to {_MAX_SECONDS}",
+    parse_restart: "continue or new",
     parse_boolean: "true or false",
 }

@@ -13,9 +13,11 @@ from memwal.spark.options.values import (
     parse_boolean,
     parse_count,
     parse_names,
+    parse_restart,
     parse_text,
     parse_values,
 )
+from memwal.spark.sink.numbering import OnRestart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +39,18 @@ class WriteOptions:
     drop_extra_columns: bool = False
     """Leave out the columns that the table does not have, instead of refusing the rows."""
     source: str | None = None
-    """Name of a sequence of writes, each of which is written once: see ``version``."""
+    """Name under which regions record the newest ``version``, or the newest batch of a stream. By
+    default the id of the streaming query, which is in its checkpoint: with a new checkpoint, whose
+    batches are counted from 0 again, the query is another source, and all its batches are written.
+    """
     version: int | None = None
     """Number of this write in its ``source``: a region that has it, or a later one, writes nothing.
-    For a program that repeats a write after a failure."""
+    For a program that repeats a write after a failure. Spark numbers the batches of a stream."""
+    on_restart: OnRestart | None = None
+    """What a stream does if ``source`` has batches of a query with another checkpoint. ``new``
+    writes all batches, and refuses those of the earlier query. ``continue`` takes the batches up to
+    the newest recorded number for written, whatever their rows: for a checkpoint whose numbers were
+    carried over. By default this is an error."""
     storage_options_file: Path | None = None
     """JSON object of storage options, as Lance takes them; read by the driver."""
 
@@ -50,15 +60,30 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
     InvalidInputError names an option that is unknown, missing or wrong.
     """
-    uri, values = parse_values(options, _PARSERS)
-    if ("source" in values) != ("version" in values):
+    given = {name: text for name, text in options.items() if name not in _OF_QUERY}
+    uri, values = parse_values(given, _PARSERS)
+    return WriteOptions(uri=uri, **values)  # type: ignore[arg-type]
+
+
+def check_batch_options(options: WriteOptions) -> None:
+    """Raise InvalidInputError for options that the write of a data frame cannot have."""
+    if (options.source is None) != (options.version is None):
         raise InvalidInputError(
             "source and version belong together: the name of a sequence of writes, and the number "
             "of this one"
         )
-    if "source" in values and values.get("partial"):
+    if options.source is not None and options.partial:
         raise InvalidInputError("partial rows cannot be written as a step: leave source out")
-    return WriteOptions(uri=uri, **values)  # type: ignore[arg-type]
+    if options.on_restart is not None:
+        raise InvalidInputError("on_restart is an option of streams: leave it out")
+
+
+def check_stream_options(options: WriteOptions) -> None:
+    """Raise InvalidInputError for options that a stream cannot have."""
+    if options.version is not None:
+        raise InvalidInputError("Spark numbers the batches of a stream: leave version out")
+    if options.partial:
+        raise InvalidInputError("a stream writes whole rows, as steps: leave partial out")
 
 
 def is_for_writes(options: Mapping[str, str]) -> bool:
@@ -74,6 +99,9 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "drop_extra_columns": parse_boolean,
     "source": parse_text,
     "version": parse_count,
+    "on_restart": parse_restart,
     STORAGE_FILE: Path,
 }
-_WRITE_ONLY: Final = _PARSERS.keys() - {"version", STORAGE_FILE}
+# Options of a streaming query, which Spark passes as well.
+_OF_QUERY: Final = frozenset({"checkpointlocation", "queryname"})
+_WRITE_ONLY: Final = {*_PARSERS, *_OF_QUERY} - {"version", STORAGE_FILE}

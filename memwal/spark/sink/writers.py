@@ -1,4 +1,4 @@
-"""Writers that Spark calls: ``write`` in its tasks, ``commit`` and ``abort`` at the driver."""
+"""Writer that Spark calls: ``write`` in its tasks, ``commit`` and ``abort`` at the driver."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class TaskRows(WriterCommitMessage):  # type: ignore[misc]
     """Rows of one task of a write."""
 
     parts: tuple[RegionRows, ...]
+    query_id: str = ""  # of the streaming query
 
 
 class MemWalWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -39,6 +40,7 @@ class MemWalWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[TaskRows | None]) -> None:
         """Write the rows of all tasks."""
+        check_complete(messages)
         options = self._plan.options
         step = None
         if options.source is not None and options.version is not None:
@@ -47,14 +49,12 @@ class MemWalWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[TaskRows | None]) -> None:
         """Delete what tasks staged."""
-        delete_staged(self._plan.location.store, _parts_of(messages))
+        delete_staged(self._plan.location.store, parts_of(messages))
 
 
 def commit_tasks(plan: WritePlan, messages: Sequence[TaskRows | None], step: Step | None) -> None:
     """Write the rows of all tasks, then delete what they staged."""
-    if None in messages:
-        raise MemWalError("Spark commits a write without the rows of a task; nothing was written")
-    parts = _parts_of(messages)
+    parts = parts_of(messages)
     done = plan.commit(parts, step)
     delete_staged(plan.location.store, parts)
     logger.info(
@@ -67,5 +67,12 @@ def commit_tasks(plan: WritePlan, messages: Sequence[TaskRows | None], step: Ste
     )
 
 
-def _parts_of(messages: Sequence[TaskRows | None]) -> list[RegionRows]:
+def check_complete(messages: Sequence[TaskRows | None]) -> None:
+    """Raise MemWalError if the message of a task is missing."""
+    if None in messages:
+        raise MemWalError("Spark commits a write without the rows of a task; nothing was written")
+
+
+def parts_of(messages: Sequence[TaskRows | None]) -> list[RegionRows]:
+    """Return what all tasks staged."""
     return [part for message in messages if message is not None for part in message.parts]

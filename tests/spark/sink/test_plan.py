@@ -32,6 +32,8 @@ def test_options() -> None:
         "source": "s",
         "version": "0",
         "storage_options_file": "o.json",
+        "checkpointlocation": "c",
+        "queryname": "q",
     }
     assert parse_write_options(given) == WriteOptions(
         uri="t",
@@ -49,10 +51,8 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"source": "s"},
-        {"version": "1"},
         {"source": "s", "version": "-1"},
-        {"source": "s", "version": "1", "partial": "true"},
+        {"on_restart": "maybe"},
         {"partial": "maybe"},
         {"columns": "id"},
     ],
