@@ -39,7 +39,7 @@ while not Path({go!r}).exists():
 runpy.run_path({app!r}, run_name="__main__")
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 
 
 def test_the_retry_of_a_killed_task_waits_for_its_job(tmp_path: Path, registered: Any) -> None:
@@ -69,11 +69,11 @@ def test_the_retry_of_a_killed_task_waits_for_its_job(tmp_path: Path, registered
         (jvm,) = _jvms(apps)
         jvm.parent().kill()
         airflow.wait(
-            lambda: _state(airflow, run_id) == (2, "running"), timeout=180, what="try again"
+            lambda: _state(airflow, run_id) == (2, "running"), timeout=300, what="try again"
         )
         airflow.wait(
             lambda: "waits for it" in airflow.task_log("attach", run_id, "merge"),
-            timeout=60,
+            timeout=300,
             what="find the job",
         )
         assert _jvms(apps) == [jvm]
