@@ -267,10 +267,10 @@ def due(
     arguments: argparse.Namespace,
     spark: Spark | None = None,
     *,
-    combined: bool = False,
+    drained: bool = False,
 ) -> Iterator[Line]:
     """Make tables due, one after the other and all at once."""
-    part = "drain" if combined else "due"
+    part = "drain" if drained else "due"
     part = part if spark is None else f"{part}-{spark}"
     place = folder / part
     place.mkdir()
@@ -286,17 +286,17 @@ def due(
         snapshot_at_age_seconds=1e9,
         gc_interval_seconds=1e9,
     )
-    with _running(place, arguments, spark, combined=combined) as (airflow, catalog):
+    with _running(place, arguments, spark, drained=drained) as (airflow, catalog):
         for name, table in tables.items():
             table.build_snapshot()
             with catalog.record_run(name, "gc") as run:
                 run.finish(table.collect_garbage())
             catalog.register(name, uri=table.uri, policy=policy)
-        airflow.wait_dag("memwal_drain" if combined else f"memwal__{names[-1]}", timeout=600)
+        airflow.wait_dag("memwal_drain" if drained else f"memwal__{names[-1]}", timeout=600)
         airflow.wait(
             lambda: len(catalog.latest_samples()) == len(names), timeout=600, what="look at all"
         )
-        airflow.wait_dag("memwal_drain" if combined else "memwal_due", timeout=600)
+        airflow.wait_dag("memwal_drain" if drained else "memwal_due", timeout=600)
         # Until the triggerer watches its asset.
         time.sleep(5)
         single = []
@@ -316,7 +316,7 @@ def due(
     waited = [(ended[name] - flushed_at[name]).total_seconds() for name in names]
     note = f"{arguments.rows} rows, {arguments.tasks} tasks at once"
     how = {"warm": ", a warm Spark", "submit": ", spark-submit", None: ""}[spark]
-    how += ", one DAG for all" if combined else ""
+    how += ", one DAG for all" if drained else ""
     what = f"one table, from its flush to its merge{how}"
     most = 60.0 if spark == "submit" else 5.0
     yield _limited(f"airflow {part}", what, Figure.of(single), most, note=note)
@@ -363,8 +363,8 @@ RUN = {
     "due": due,
     "due-warm": partial(due, spark="warm"),
     "due-submit": partial(due, spark="submit"),
-    "drain": partial(due, combined=True),
-    "drain-warm": partial(due, spark="warm", combined=True),
+    "drain": partial(due, drained=True),
+    "drain-warm": partial(due, spark="warm", drained=True),
     "bare": bare,
 }
 
@@ -404,7 +404,7 @@ def _running(
     arguments: argparse.Namespace,
     spark: Spark | None = None,
     *,
-    combined: bool = False,
+    drained: bool = False,
 ) -> Iterator[tuple[AirflowStandalone, Catalog]]:
     """Run an Airflow with an empty catalog."""
     snapshot = folder / "tables.json"
@@ -416,7 +416,7 @@ def _running(
     dags.mkdir()
     for name in ("memwal_tables.py", "memwal_fleet.py"):
         (dags / name).symlink_to(ROOT / "dags" / name)
-    table_dags = "combined" if combined else "each"
+    table_dags = "drain" if drained else "each"
     settings = {"spark_master": "local[1]", "fleet_schedule": "none", "table_dags": table_dags}
     if spark is not None:
         settings["local_below_bytes"] = "0"

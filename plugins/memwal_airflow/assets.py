@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OF_SHARDS: Final = "due"
 
 
-def watched_asset(shard: int, *, shards: int, combined: bool = False) -> Asset:
+def watched_asset(shard: int, *, shards: int, drained: bool = False) -> Asset:
     """Return the asset that is updated when tables of a shard are due, and starts the due DAG.
 
     The triggerer watches it, see :class:`memwal_airflow.triggers.due.TablesDueTrigger`, which
@@ -26,7 +26,7 @@ def watched_asset(shard: int, *, shards: int, combined: bool = False) -> Asset:
     from memwal_airflow.triggers.due import TablesDueTrigger
 
     name = f"memwal:due:{shard}"
-    trigger = TablesDueTrigger(shard=shard, shards=shards, combined=combined)
+    trigger = TablesDueTrigger(shard=shard, shards=shards, drained=drained)
     watcher = AssetWatcher(name=name, trigger=trigger)
     return Asset(name=name, uri=f"memwal://due/{shard}", group="memwal", watchers=[watcher])
 

@@ -34,7 +34,7 @@ from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal_airflow import DAG_OPTIONS, DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
-from memwal_airflow.combined.settings import are_combined
+from memwal_airflow.drain.settings import are_drained
 from memwal_airflow.notifications.failures import record_dag_failure, run_deadline
 from memwal_airflow.notifications.owners import setting_by_owner
 from memwal_airflow.operators.maintenance import (
@@ -76,7 +76,7 @@ LATER_TASKS = {
 def build_dags(snapshot: str | Path, *, owners: Collection[str] | None = None) -> dict[str, DAG]:
     """Build the DAGs of the enabled tables of a snapshot that have their own, by DAG id.
 
-    See :func:`memwal_airflow.combined.settings.are_combined`.
+    See :func:`memwal_airflow.drain.settings.are_drained`.
     Where Airflow parses the DAG file for a task, only the DAG of that task is built. A table whose
     DAG cannot be built is left out, and the reason is its last error in the catalog. An invalid
     snapshot or setting raises InvalidInputError, which Airflow shows as an import error.
@@ -94,11 +94,11 @@ def build_dags(snapshot: str | Path, *, owners: Collection[str] | None = None) -
     roles = setting_by_owner(OWNER_ROLES)
     dags = {}
     tables = read_snapshot(snapshot)
-    combined = are_combined(tables)
+    drained = are_drained(tables)
     for table in tables:
         if not table.enabled or parsed_dag_id not in (None, dag_id(table)):
             continue
-        if combined and table.starts_when_due:
+        if drained and table.starts_when_due:
             continue
         if owners is not None and table.owner not in owners:
             continue

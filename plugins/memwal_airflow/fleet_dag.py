@@ -32,10 +32,10 @@ from memwal.spark.result_store import clean_results
 from memwal.util.records import JsonObject
 from memwal_airflow import DAG_OPTIONS, SECTION
 from memwal_airflow.assets import due_asset, unwatched_asset
-from memwal_airflow.combined.dag import build_drain_dag
-from memwal_airflow.combined.operator import pool_of
-from memwal_airflow.combined.settings import are_combined, exported_tables
 from memwal_airflow.dag_factory import snapshot_path
+from memwal_airflow.drain.dag import build_drain_dag
+from memwal_airflow.drain.operator import pool_of
+from memwal_airflow.drain.settings import are_drained, exported_tables
 from memwal_airflow.due_dag import DUE_ALIAS, DUE_DAG_ID, build_due_dag
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.links import DRAIN_DAG_ID
@@ -90,7 +90,7 @@ abandoned results and pods of drivers. `notify` sends events through the connect
 def build_fleet_dags(settings: FleetSettings | None = None) -> dict[str, DAG]:
     """Build the fleet DAG, and the DAG of the tables that are due, by DAG id.
 
-    The second one starts the DAGs of the tables, or, where they are combined, runs their jobs.
+    The second one starts the DAGs of the tables, or, where they are drained, runs their jobs.
     Where Airflow parses the DAG file for a task, only the DAG of that task is built.
 
     Parameters
@@ -101,19 +101,19 @@ def build_fleet_dags(settings: FleetSettings | None = None) -> dict[str, DAG]:
     settings = settings or FleetSettings.read()
     parsed_dag_id = get_parsing_context().dag_id
     tables = exported_tables()
-    combined = are_combined(tables)
+    drained = are_drained(tables)
     dags = {}
     if parsed_dag_id in (None, FLEET_DAG_ID):
-        dags[FLEET_DAG_ID] = _build_fleet_dag(settings, combined=combined)
-    if combined and parsed_dag_id in (None, DRAIN_DAG_ID):
+        dags[FLEET_DAG_ID] = _build_fleet_dag(settings, drained=drained)
+    if drained and parsed_dag_id in (None, DRAIN_DAG_ID):
         pools = {pool_of(table) for table in tables if table.enabled and table.starts_when_due}
         dags[DRAIN_DAG_ID] = build_drain_dag(watchers=settings.due_watchers, pools=pools)
-    if not combined and parsed_dag_id in (None, DUE_DAG_ID):
+    if not drained and parsed_dag_id in (None, DUE_DAG_ID):
         dags[DUE_DAG_ID] = build_due_dag(watchers=settings.due_watchers)
     return dags
 
 
-def _build_fleet_dag(settings: FleetSettings, *, combined: bool) -> DAG:
+def _build_fleet_dag(settings: FleetSettings, *, drained: bool) -> DAG:
     with DAG(
         dag_id=FLEET_DAG_ID,
         description="Discovery of tables, upkeep of the catalog, verification of a sample",
@@ -135,7 +135,7 @@ def _build_fleet_dag(settings: FleetSettings, *, combined: bool) -> DAG:
             clean_up()
         chosen = choose_tables(settings.verify_tables_per_day)
         MemWalVerifyOperator.partial(task_id="verify", sample_generations=1).expand(table=chosen)
-        start_unwatched(combined=combined)
+        start_unwatched(drained=drained)
         notify()
     return dag
 
@@ -171,7 +171,7 @@ def register_folder(uri: str) -> list[str]:
 
 
 @task(outlets=[AssetAlias(DUE_ALIAS)])
-def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
+def start_unwatched(*, drained: bool, outlet_events: Any = None) -> list[str]:
     """Start due tables that nobody else starts; return their names.
 
     No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
@@ -197,10 +197,10 @@ def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
             jobs = {job: decision.reason for job, decision in due.items() if decision.reason}
             if jobs:
                 started[table.name] = {"jobs": jobs, "succeeded": {}}
-    if combined and started:
+    if drained and started:
         extra: JsonObject = {"payload": {"tables": started}}
         outlet_events[AssetAlias(DUE_ALIAS)].add(unwatched_asset(), extra=extra)
-    for name in () if combined else started:
+    for name in () if drained else started:
         extra = {"jobs": started[name]["jobs"]}
         outlet_events[AssetAlias(DUE_ALIAS)].add(due_asset(name), extra=extra)
     if not unwatched and not unstarted:
@@ -218,7 +218,7 @@ def start_unwatched(*, combined: bool, outlet_events: Any = None) -> list[str]:
         logger.error(
             "%d due tables are announced, and do not start: see whether %s is paused or fails.",
             len(unstarted),
-            DRAIN_DAG_ID if combined else DUE_DAG_ID,
+            DRAIN_DAG_ID if drained else DUE_DAG_ID,
         )
     logger.info("Started here: %s.", ", ".join(started) or "none, since none is due without a run")
     return list(started)

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from memwal.catalog import Catalog
 from memwal.jobs.table.store_check import CheckState, StoreCheck
 from memwal.util.records import plain_value
-from memwal_airflow.combined.settings import are_combined
+from memwal_airflow.drain.settings import are_drained
 from memwal_airflow.due_dag import DUE_DAG_ID
 from memwal_airflow.fleet_dag import FleetSettings
 from memwal_airflow.links import DRAIN_DAG_ID
@@ -47,7 +47,7 @@ def seat_checks(catalog: Catalog, session: Session) -> Iterator[StoreCheck]:
         )
     )
     tables = [table for table in catalog.list(enabled_only=True) if table.problem is None]
-    if are_combined(tables):
+    if are_drained(tables):
         tables = [table for table in tables if not table.starts_when_due]
     sensors = sum(max(1, min(table.regions or 1, table.policy.sensor_groups)) for table in tables)
 

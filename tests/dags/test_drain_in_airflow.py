@@ -21,7 +21,7 @@ from memwal.catalog.leases import job_resource
 REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_ID = "memwal_drain"
 SETTINGS = {
-    "memwal": {"table_dags": "combined", "fleet_schedule": "none", "spark_master": "local[1]"},
+    "memwal": {"table_dags": "drain", "fleet_schedule": "none", "spark_master": "local[1]"},
     "scheduler": {"scheduler_health_check_threshold": "20", "orphaned_tasks_check_interval": "10"},
 }
 POLICY = Policy(

@@ -48,9 +48,7 @@ def test_each_shard_has_a_watcher_and_any_event_starts_a_run(watchers: int) -> N
     assets = list(condition.objects)
     assert type(condition).__name__ == "AssetAny"
     triggers = [asset.watchers[0].trigger.serialize()[1] for asset in assets]
-    assert triggers == [
-        {"shard": n, "shards": watchers, "combined": False} for n in range(watchers)
-    ]
+    assert triggers == [{"shard": n, "shards": watchers, "drained": False} for n in range(watchers)]
     # Events that come while a run is active are lost if it is the only one.
     assert dag.max_active_runs > 1
     # A task that does not see what another one starts would start it again.

@@ -106,7 +106,7 @@ def test_a_due_table_with_an_active_run_is_not_started_again(
         catalog.backoffs.record_failure(name, START_JOB, "no run")
     monkeypatch.setattr(fleet_dag, "active_runs", lambda tables: {"runs"} & set(tables))
     updates: dict[Any, Any] = defaultdict(MagicMock)
-    assert start_unwatched.function(combined=False, outlet_events=updates) == ["waits"]
+    assert start_unwatched.function(drained=False, outlet_events=updates) == ["waits"]
 
 
 DAG_FILE = """
@@ -166,7 +166,7 @@ def test_a_table_is_found_registered_and_verified(
     ("mode", "uri", "keys"),
     [
         ("each", "memwal://unwatched/due", {"jobs"}),
-        ("combined", "memwal://due/unwatched", {"payload"}),
+        ("drain", "memwal://due/unwatched", {"payload"}),
     ],
 )
 def test_a_table_that_nobody_looks_at_is_started(

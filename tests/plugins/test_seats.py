@@ -87,7 +87,7 @@ def test_seats_for_the_tables_and_for_what_is_there(
     assert states(capacity=5)["seats"] == "warning"
     assert states(capacity=1)["seats"] == "error"
     # None of them has a gate if one DAG does what is due of all.
-    monkeypatch.setenv("AIRFLOW__MEMWAL__TABLE_DAGS", "combined")
+    monkeypatch.setenv("AIRFLOW__MEMWAL__TABLE_DAGS", "drain")
     assert states(capacity=2)["seats"] == "ok"
     monkeypatch.delenv("AIRFLOW__MEMWAL__TABLE_DAGS")
     for _ in range(6):

@@ -33,7 +33,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": _modules(
-            "operators.base", "operators.maintenance", "operators.verify", "combined.operator"
+            "operators.base", "operators.maintenance", "operators.verify", "drain.operator"
         ),
         "sensors": _modules("sensors.gate", "sensors.table"),
         "hooks": _modules("hooks.memwal", "spark.submit"),

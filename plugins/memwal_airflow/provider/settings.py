@@ -53,8 +53,8 @@ DUE_WATCHERS: Final = Setting(
 TABLE_DAGS: Final = Setting(
     "table_dags",
     "auto",
-    "Which tables have a DAG of their own: each; combined: those with a schedule other than @due, "
-    "and the DAG memwal_drain runs the jobs of the others; auto: as combined for more than 50 "
+    "Which tables have a DAG of their own: each; drain: those with a schedule other than @due, "
+    "and the DAG memwal_drain runs the jobs of the others; auto: as drain for more than 50 "
     "tables.",
 )
 DRAIN_JOBS: Final = Setting(

@@ -72,20 +72,20 @@ class TablesDueTrigger(BaseEventTrigger):
         Number of the shard, from 0.
     shards : int
         Number of shards that the tables are divided among, by the hashes of their names.
-    combined : bool
+    drained : bool
         Whether one DAG runs the jobs of all tables, so that there are no runs to ask Airflow for.
     """
 
-    def __init__(self, *, shard: int = 0, shards: int = 1, combined: bool = False) -> None:
+    def __init__(self, *, shard: int = 0, shards: int = 1, drained: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shard = shard
         self.shards = shards
-        self.combined = combined
+        self.drained = drained
 
     def serialize(self) -> tuple[str, JsonObject]:
         """Return the class path and the arguments that build an equal trigger elsewhere."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"shard": self.shard, "shards": self.shards, "combined": self.combined}
+        return path, {"shard": self.shard, "shards": self.shards, "drained": self.drained}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the tables to start, by name, with their due jobs. Never ends and never raises."""
@@ -93,7 +93,7 @@ class TablesDueTrigger(BaseEventTrigger):
 
         tables = DueTables(shard=self.shard, shards=self.shards)
         announcer = Announcer()
-        if not self.combined:
+        if not self.drained:
             # The first question has Airflow load its API in the triggerer, which takes seconds and
             # keeps it from all else: it comes before there are events and gates that would wait.
             await _active_runs([""])
@@ -101,7 +101,7 @@ class TablesDueTrigger(BaseEventTrigger):
             while True:
                 due = await tables.poll()
                 wanted = announcer.wanted(due)
-                before = () if self.combined else announcer.announced_before(wanted)
+                before = () if self.drained else announcer.announced_before(wanted)
                 active = await _active_runs(before)
                 event = announcer.announce(due, wanted, active=active)
                 await tables.record_unstarted(announcer.unstarted())

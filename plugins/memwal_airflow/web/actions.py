@@ -99,7 +99,7 @@ def start_run(
     request: Request,
 ) -> JsonObject:
     """Start a run for the table as the user, with the request as its parameters."""
-    dag = maintaining_dag(managed, combined=has_drain(session))
+    dag = maintaining_dag(managed, drained=has_drain(session))
     conf = body.model_dump(mode="json")
     if dag == DRAIN_DAG_ID:
         conf["tables"] = [managed.name]

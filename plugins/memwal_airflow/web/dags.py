@@ -17,7 +17,7 @@ def has_drain(session: Session) -> bool:
     return session.scalar(query) is not None
 
 
-def maintaining_dag(table: ManagedTable, *, combined: bool) -> str:
-    """Return the id of the DAG that maintains a table; ``combined`` as of :func:`has_drain`."""
-    is_drained = combined and table.enabled and table.starts_when_due
+def maintaining_dag(table: ManagedTable, *, drained: bool) -> str:
+    """Return the id of the DAG that maintains a table; ``drained`` as of :func:`has_drain`."""
+    is_drained = drained and table.enabled and table.starts_when_due
     return DRAIN_DAG_ID if is_drained else dag_id(table)

@@ -44,9 +44,9 @@ _FIGURES = (
 )
 
 
-def fleet_row(overview: TableOverview, *, combined: bool) -> JsonObject:
-    """Return one table of the fleet; ``combined`` as of :func:`maintaining_dag`."""
-    policy, dag = overview.managed.policy, maintaining_dag(overview.managed, combined=combined)
+def fleet_row(overview: TableOverview, *, drained: bool) -> JsonObject:
+    """Return one table of the fleet; ``drained`` as of :func:`maintaining_dag`."""
+    policy, dag = overview.managed.policy, maintaining_dag(overview.managed, drained=drained)
     values = overview.to_dict()
     sample = values["backlog"] or {}
     return {
@@ -73,12 +73,12 @@ def fleet_row(overview: TableOverview, *, combined: bool) -> JsonObject:
     }
 
 
-def table_page(detail: TableDetail, *, combined: bool) -> JsonObject:
+def table_page(detail: TableDetail, *, drained: bool) -> JsonObject:
     """Return one table; ``skipped_regions`` lists the regions here, :func:`region_rows` has all."""
     state: TableState | None = detail.state
     status = None if state is None else _without(state.status.to_dict(), "regions")
     return {
-        **fleet_row(detail.overview, combined=combined),
+        **fleet_row(detail.overview, drained=drained),
         "policy": detail.overview.managed.policy.to_dict(),
         "status": status,
         "due": {job: _without(due.to_dict(), "regions") for job, due in detail.due.items()},
@@ -147,11 +147,11 @@ def fleet(user: GetUserDep, catalog: CatalogDep, session: SessionDep) -> JsonObj
     now = datetime.now(UTC)
     tables = overview(catalog, now=now)
     allowed = readable_dag_ids(user, [table.managed for table in tables])
-    combined = has_drain(session)
+    drained = has_drain(session)
     return {
         "at": now.isoformat(),
         "tables": [
-            fleet_row(table, combined=combined)
+            fleet_row(table, drained=drained)
             for table in tables
             if dag_id(table.managed) in allowed
         ],
@@ -163,7 +163,7 @@ def table(
     managed: ReadableTable, user: GetUserDep, catalog: CatalogDep, session: SessionDep
 ) -> JsonObject:
     """Return one table, and the jobs that are due."""
-    page = table_page(table_detail(catalog, managed.name), combined=has_drain(session))
+    page = table_page(table_detail(catalog, managed.name), drained=has_drain(session))
     return {**page, "may_write": may_start_runs(user, managed)}
 
 

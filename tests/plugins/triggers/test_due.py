@@ -273,7 +273,7 @@ def test_the_arguments_of_a_trigger_name_no_table() -> None:
     (watcher,) = watched_asset(1, shards=3).watchers
     assert watcher.trigger.serialize() == (
         "memwal_airflow.triggers.due.TablesDueTrigger",
-        {"shard": 1, "shards": 3, "combined": False},
+        {"shard": 1, "shards": 3, "drained": False},
     )
     assert len({watched_asset(shard, shards=3).uri for shard in range(3)}) == 3
 
@@ -308,9 +308,9 @@ def test_one_event_names_all_tables_that_are_due(
     assert "merge" in told["t0"]["jobs"]
 
 
-@pytest.mark.parametrize("combined", [False, True])
+@pytest.mark.parametrize("drained", [False, True])
 def test_the_trigger_asks_for_active_runs_before_it_repeats(
-    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, combined: bool
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, drained: bool
 ) -> None:
     """Not if one DAG runs the jobs of all tables, which have no runs of their own."""
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
@@ -328,14 +328,14 @@ def test_the_trigger_asks_for_active_runs_before_it_repeats(
     monkeypatch.setattr(due_module, "active_runs", active_runs)
 
     async def read() -> None:
-        events = TablesDueTrigger(combined=combined).run()
+        events = TablesDueTrigger(drained=drained).run()
         for _ in range(2):
             event = await asyncio.wait_for(anext(events), 120)
             assert set(event.payload["tables"]) == {"flights"}
         await events.aclose()  # type: ignore[attr-defined]
 
     asyncio.run(read())
-    assert asked == ([] if combined else [[""], *[["flights"]] * 3])
+    assert asked == ([] if drained else [[""], *[["flights"]] * 3])
 
 
 def test_the_trigger_goes_on_while_the_catalog_is_away(

@@ -8,7 +8,7 @@ from memwal_airflow.web.dags import has_drain, maintaining_dag
 from memwal.catalog import Catalog, Policy
 
 
-def test_airflow_tells_whether_tables_are_combined(airflow_database: None) -> None:
+def test_airflow_tells_whether_tables_are_drained(airflow_database: None) -> None:
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
@@ -27,15 +27,15 @@ def test_airflow_tells_whether_tables_are_combined(airflow_database: None) -> No
         session.rollback()
 
 
-@pytest.mark.parametrize("combined", [True, False])
-def test_tables_that_do_not_start_when_due_have_their_own(catalog: Catalog, combined: bool) -> None:
+@pytest.mark.parametrize("drained", [True, False])
+def test_tables_that_do_not_start_when_due_have_their_own(catalog: Catalog, drained: bool) -> None:
     found = {
-        table.name: maintaining_dag(table, combined=combined)
+        table.name: maintaining_dag(table, drained=drained)
         for table in (
             catalog.register("due", uri="/due"),
             catalog.register("hourly", uri="/hourly", policy=Policy(schedule="@hourly")),
             catalog.register("off", uri="/off", enabled=False),
         )
     }
-    assert found.pop("due") == ("memwal_drain" if combined else "memwal__due")
+    assert found.pop("due") == ("memwal_drain" if drained else "memwal__due")
     assert found == {"hourly": "memwal__hourly", "off": "memwal__off"}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memwal_airflow.combined.settings import MAX_OWN_DAGS, DrainSettings, are_combined
 from memwal_airflow.dag_factory import build_dags
+from memwal_airflow.drain.settings import MAX_OWN_DAGS, DrainSettings, are_drained
 from memwal_airflow.fleet_dag import build_fleet_dags
 
 from memwal.catalog import Catalog, ManagedTable, Policy
@@ -35,10 +35,10 @@ def tables(catalog: Catalog) -> list[ManagedTable]:
         ({"SPARK_CONN_ID": "spark"}, False),
         # Rights of FAB are given with the DAG of a table.
         ({"OWNER_ROLES": '{"air": "Air"}'}, False),
-        ({"SPARK_CONN_ID": "spark", "TABLE_DAGS": "combined"}, True),
+        ({"SPARK_CONN_ID": "spark", "TABLE_DAGS": "drain"}, True),
     ],
 )
-def test_many_tables_are_combined(
+def test_many_tables_are_drained(
     tables: list[ManagedTable],
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, str],
@@ -46,16 +46,16 @@ def test_many_tables_are_combined(
 ) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
-    assert are_combined(tables) is expected
+    assert are_drained(tables) is expected
     few = [table for table in tables if table.name != "t00"]
-    assert are_combined(few) is ("TABLE_DAGS" in settings and expected)
+    assert are_drained(few) is ("TABLE_DAGS" in settings and expected)
 
 
 def test_settings_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DrainSettings.read() == DrainSettings()
     monkeypatch.setenv("AIRFLOW__MEMWAL__TABLE_DAGS", "none")
     with pytest.raises(InvalidInputError):
-        are_combined([])
+        are_drained([])
     with pytest.raises(InvalidInputError):
         DrainSettings(drain_jobs=0)
 
@@ -76,7 +76,7 @@ def test_a_table_is_in_one_dag_only(
     assert set(dags["memwal_drain"].task_ids) == {"drain", "failed"}
     condition: Any = dags["memwal_drain"].timetable.asset_condition
     watched, unwatched = condition.objects
-    assert watched.watchers[0].trigger.combined
+    assert watched.watchers[0].trigger.drained
     assert not unwatched.watchers
 
     for name, pool in (("t01", "air"), ("t02", "sea & land"), ("t03", "sea + land")):

@@ -32,7 +32,7 @@ from memwal.jobs.due import JOBS
 from memwal.jobs.job import Guard, JobResult, RunState, sentence
 from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.assets import indexed_asset, merged_asset
-from memwal_airflow.combined.settings import DrainSettings, is_here
+from memwal_airflow.drain.settings import DrainSettings, is_here
 from memwal_airflow.due_dag import RECENT, still_due
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.notifications.events import notify_events

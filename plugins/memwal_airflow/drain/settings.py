@@ -26,23 +26,23 @@ class TableDags(StrEnum):
     """``[memwal] table_dags`` of ``airflow.cfg``: which tables have a DAG of their own."""
 
     AUTO = "auto"
-    """``combined`` for more than :data:`MAX_OWN_DAGS` tables that start when due, unless their jobs
+    """``drain`` for more than :data:`MAX_OWN_DAGS` tables that start when due, unless their jobs
     may need a Spark that a single task cannot use for many tables, or rights by owner need a DAG
     for each table; else ``each``."""
     EACH = "each"
     """Every table."""
-    COMBINED = "combined"
+    DRAIN = "drain"
     """Tables with a schedule other than ``@due``; one DAG runs the jobs of the others."""
 
 
-def are_combined(tables: Iterable[ManagedTable]) -> bool:
+def are_drained(tables: Iterable[ManagedTable]) -> bool:
     """Return whether one DAG runs the jobs of those of the catalog's tables that start when due.
 
     Raises InvalidInputError if the setting is invalid.
     """
     mode = _mode()
     if mode is not TableDags.AUTO:
-        return mode is TableDags.COMBINED
+        return mode is TableDags.DRAIN
     if OWNER_ROLES.read():
         return False
     count = sum(table.enabled and table.starts_when_due for table in tables)

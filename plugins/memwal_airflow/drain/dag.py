@@ -26,7 +26,7 @@ import memwal.catalog
 from memwal.errors import InvalidInputError
 from memwal_airflow import DAG_OPTIONS
 from memwal_airflow.assets import unwatched_asset, watched_asset
-from memwal_airflow.combined.operator import (
+from memwal_airflow.drain.operator import (
     DEFAULT_POOL,
     DRAINED_ALIAS,
     MemWalDrainOperator,
@@ -65,7 +65,7 @@ def build_drain_dag(*, watchers: int = 1, pools: Collection[str] = ()) -> DAG:
     pools : collection of str
         The pools that the policies of the tables name.
     """
-    watched = [watched_asset(n, shards=watchers, combined=True) for n in range(watchers)]
+    watched = [watched_asset(n, shards=watchers, drained=True) for n in range(watchers)]
     with DAG(
         dag_id=DRAIN_DAG_ID,
         description="Maintenance of all tables that start when due",

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memwal_airflow.combined import operator
-from memwal_airflow.combined.dag import drain_params, plan, raise_failures
-from memwal_airflow.combined.operator import MemWalDrainOperator
+from memwal_airflow.drain import operator
+from memwal_airflow.drain.dag import drain_params, plan, raise_failures
+from memwal_airflow.drain.operator import MemWalDrainOperator
 from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.version_compat import AirflowFailException, AirflowSkipException
 from support.data.tables import MakeTable, numbered
