@@ -364,13 +364,14 @@ class Table(Queries):
         self,
         after: str | None = None,
         *,
+        until: str | None = None,
         columns: Sequence[str] | None = None,
         filter: SqlFilter | None = None,
     ) -> Changes:
         """Feed of the keys that changed after a token: see :class:`memwal.feed.changes.Changes`."""
         from memwal.feed.changes import Changes
 
-        return Changes(self.location, after=after, columns=columns, filter=filter)
+        return Changes(self.location, after=after, until=until, columns=columns, filter=filter)
 
     def status(
         self,

@@ -19,13 +19,11 @@ from memwal.feed.base_changes import (
     BaseChanges,
     Changed,
     changes_since,
-    expired,
     read_marked,
     removed_keys,
 )
-from memwal.feed.token import FeedToken, SeenRegion
-from memwal.format.region_manifest import INCARNATION_NUMBERS
-from memwal.lsm.wal.follow import Followed
+from memwal.feed.state import FeedState, read_state, read_state_at
+from memwal.feed.token import FeedToken
 from memwal.reader.base_rows import rows_of_keys
 from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
@@ -35,13 +33,10 @@ from memwal.reader.result import Result
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema, scan_errors
 from memwal.reader.sources.generation import ReadSources, open_all, open_sources, retry_if_collected
-from memwal.reader.sources.log_tails import read_tails
-from memwal.reader.sources.plan import ReadPlan, plan_snapshot
-from memwal.reader.sources.snapshot import open_snapshot
+from memwal.reader.sources.plan import ReadPlan
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Addresses, Mask, Numbers
-from memwal.util.clock import boot_seconds
 
 NOW: Final = "now"
 UPSERT: Final = "upsert"
@@ -53,64 +48,6 @@ _EXTRA: Final = (
     pa.field("_region", pa.string()),
     pa.field("_position", pa.uint64()),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """A table at one moment, as a feed reads it."""
-
-    plan: ReadPlan
-    logs: Mapping[UUID, Followed]
-
-    @property
-    def token(self) -> FeedToken:
-        """Token of everything that the plan reads."""
-        base = self.plan.base
-        regions = {}
-        for region_id, manifest in self.plan.snapshot.manifests.items():
-            log, flushed = self.logs[region_id], manifest.current_generation - 1
-            newest = max((rows.generation for rows in log.rows), default=flushed)
-            regions[region_id] = SeenRegion(flushed, max(newest, flushed), log.last_position)
-        return FeedToken(base.version, base.digest, regions)
-
-    @property
-    def stored(self) -> dict[UUID, int]:
-        """Oldest merged generation of each region that is stored."""
-        oldest: dict[UUID, int] = {}
-        for merged in self.plan.merged:
-            known = oldest.get(merged.region_id, merged.generation)
-            oldest[merged.region_id] = min(known, merged.generation)
-        return oldest
-
-    def seen(self, token: FeedToken) -> dict[UUID, int]:
-        """Return the newest generation of each region that the reader of a token has seen whole."""
-        seen = {region_id: region.generation for region_id, region in token.regions.items()}
-        for region_id, manifest in self.plan.snapshot.manifests.items():
-            region = token.regions.get(region_id)
-            if region is None:
-                continue
-            if (
-                region.generation >= manifest.current_generation
-                or region.position // INCARNATION_NUMBERS != manifest.incarnation
-            ):
-                raise expired(self.plan.base.location, f"region {region_id} was started over")
-            if region.position >= manifest.replay_after:
-                # Every generation was flushed from entries that the token has.
-                seen[region_id] = manifest.current_generation - 1
-        return seen
-
-
-def _read_state(location: TableLocation) -> _State:
-    """Plan a read of all rows that were acknowledged before the call."""
-
-    def read() -> _State:
-        began = boot_seconds()
-        snapshot = open_snapshot(location)
-        logs = read_tails(snapshot.base, snapshot.manifests, began=began, unchecked=False)
-        rows = {region_id: followed.rows for region_id, followed in logs.items()}
-        return _State(plan_snapshot(snapshot, rows, left_out={}), logs)
-
-    return retry_if_collected(read)
 
 
 @public_methods
@@ -137,6 +74,9 @@ class Changes(Result):
     ----------
     after : str, optional
         ``token`` of an earlier feed. By default the whole table; "now" for no change.
+    until : str, optional
+        ``token`` of a later feed, which this one ends with: it returns rows as of then. Rows of a
+        generation that has been flushed since may be newer.
     columns, filter : optional
         As for a scan; columns of the key are added, and deletes returned in any case.
 
@@ -158,6 +98,7 @@ class Changes(Result):
         location: TableLocation,
         *,
         after: str | None,
+        until: str | None,
         columns: Sequence[str] | None,
         filter: str | None,
     ) -> None:
@@ -165,20 +106,23 @@ class Changes(Result):
         self._location = location
         self._columns = columns
         self._filter = parenthesize_filter(filter)
-        state = _read_state(location)
+        self._until = None if until is None else FeedToken.parse(until)
+        state = self._read()
         base = state.plan.base
         if not base.primary_key:
             raise TableSetupError(
                 f"{location} has no primary key, and a feed returns the newest row of each key"
             )
-        self._token = state.token
+        self._token = self._until or state.token
         self._after: FeedToken | None = None
         if after is not None:
             self._after = self._token if after == NOW else FeedToken.parse(after)
         self._output = self._schema_of(base)
         # Taken by the first read; later ones, and those of what was collected since, plan anew.
-        self._planned: list[_State] = [state]
+        self._planned: list[FeedState] = [state]
         if self._after is not None:
+            if self._after.version > self._token.version:
+                raise InvalidInputError("until is older than after; swap the tokens")
             state.seen(self._after)
 
     @property
@@ -212,14 +156,19 @@ class Changes(Result):
         ]
         return pa.schema([*fields, *_EXTRA])
 
+    def _read(self) -> FeedState:
+        if self._until is None:
+            return read_state(self._location)
+        return read_state_at(self._location, self._until)
+
     def _start(self) -> pa.RecordBatchReader:
-        state = self._planned.pop() if self._planned else _read_state(self._location)
+        state = self._planned.pop() if self._planned else self._read()
 
         def plan(is_first: bool) -> ReadPlan:
             nonlocal state
             if not is_first:
                 # A generation was merged and collected since: the base table tells of it now.
-                state = _read_state(self._location)
+                state = self._read()
             return state.plan
 
         sources = open_sources(plan)
@@ -239,7 +188,7 @@ class _Reading:
 
     sources: ReadSources
     newest: NewestRows  # of the generations and the logs, seen ones included
-    state: _State
+    state: FeedState
     after: FeedToken | None
     schema: pa.Schema
     filter: str | None

@@ -143,6 +143,35 @@ def test_what_is_merged_again_after_a_restore(table: memwal.Table, consumer: Con
     assert consumer.read() == {1: 1}
 
 
+def test_until(table: memwal.Table, consumer: Consumer) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 7: 1}))
+        writer.flush()
+        writer.upsert(rows({2: 1}))
+        middle = table.changes().token
+        wanted: Told = {1: 1, 7: 1, 2: 1}
+        writer.upsert(rows({1: 2, 8: 2}))
+        writer.delete(keys(7))
+        assert told(table.changes(consumer.token, until=middle).to_table()) == wanted
+    dataset = native.dataset(table)
+    dataset.tags.create("kept", dataset.version)
+    table.merge()
+    collect_all(table)
+    # Rows that were in the log are in a generation with newer ones by now.
+    newer: Told = {1: 2, 2: 1, 8: 2}
+    for start, others in ((consumer.token, {7: "gone"}), (None, dict.fromkeys((0, 3, 4, 5), 0))):
+        feed = table.changes(start, until=middle)
+        assert feed.token == middle
+        assert told(feed.to_table()) == newer | others
+    assert told(table.changes(middle).to_table()).keys() >= {1, 7, 8}
+    with pytest.raises(InvalidInputError):
+        table.changes(table.changes().token, until=middle)
+    dataset.tags.delete("kept")
+    collect_all(table)
+    with pytest.raises(TokenExpiredError):
+        table.changes(until=middle)
+
+
 class TestGoneSources:
     """What no source tells any more is an error, and never left out."""
 
@@ -210,6 +239,7 @@ class TestGoneSources:
         table.start_region_over(REGION, dry_run=False)
         with pytest.raises(TokenExpiredError):
             table.changes(consumer.token)
+        assert told(table.changes(table.changes().token).to_table()) == {}
 
 
 class TestArguments:

@@ -28,9 +28,11 @@ KEYS = 12
 STEPS = 30
 
 
-def follow(table: memwal.Table, token: str | None, copy: Rows) -> tuple[str, Rows]:
+def follow(
+    table: memwal.Table, token: str | None, copy: Rows, *, until: str | None = None
+) -> tuple[str, Rows]:
     """Apply what changed after a token to a copy; return the next token, and the copy."""
-    feed = table.changes(token)
+    feed = table.changes(token, until=until)
     changes = feed.to_table()
     is_delete = pc.equal(changes.column("_change"), "delete")
     deleted = set(changes.filter(is_delete).column("id").to_pylist())
@@ -135,12 +137,17 @@ class Life:
     def follow(self, copy: Copy) -> Copy:
         """Return a copy after all changes, which must be what the table shows."""
         table = memwal.open(self.table.uri)
+        # One that stops on its way must come to the same.
+        stop = self.chance.choice([copy, *self.copies[self.copies.index(copy) :]])
         try:
-            token, found = follow(table, copy.token, copy.rows)
+            token, found = copy.token, copy.rows
+            if stop.token is not None:
+                token, found = follow(table, token, found, until=stop.token)
+            token, found = follow(table, token, found)
         except TokenExpiredError:
             # Rows may have been deleted in generations that were collected since.
             assert copy.step < self.collected
-            assert not copy.is_tagged
+            assert not (copy.is_tagged and stop.is_tagged)
             token, found = follow(table, None, {})
         assert found == state(table.fresh()), f"from step {copy.step} to {self.number}"
         is_tagged = self.chance.random() < 0.5
