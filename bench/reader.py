@@ -23,6 +23,7 @@ from cases import (
     scan_growth,
     scans,
     searches,
+    spark_loads,
     text_searches,
     uncovered,
 )
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "scan-lag": uncovered.uncovered_lines,
     "generations": generation_growth.generation_lines,
     "scan-growth": scan_growth.scan_growth_lines,
+    "spark-loads": spark_loads.load_lines,
     "read-requests": requests.query_requests,
     "status-requests": requests.status_requests,
 }

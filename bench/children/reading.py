@@ -37,6 +37,8 @@ def main() -> None:
         "scan": _scan,
         "first-scan": _first_scan,
         "filtered-counts": _filtered_counts,
+        "narrow-scan": _narrow_scan,
+        "load": _load,
         "requests": _requests,
     }
     print(json.dumps(actions[task["do"]](task)))
@@ -76,6 +78,29 @@ def _filtered_counts(task: dict[str, Any]) -> dict[str, list[int]]:
         table.scan(filter=task["filter"]).count_rows()
         found.append(_bytes_read() - before - plain)
     return {"bytes": found}
+
+
+def _narrow_scan(task: dict[str, Any]) -> dict[str, int]:
+    """Bytes that a scan of some columns with a filter reads."""
+    table = memwal.open(task["uri"])
+    before = _bytes_read()
+    table.scan(columns=task["columns"].split(","), filter=task["filter"]).to_table()
+    return {"bytes": _bytes_read() - before}
+
+
+def _load(task: dict[str, Any]) -> dict[str, int]:
+    """Bytes that the driver and the tasks of a load of Spark read."""
+    from memwal.spark.partition_reader import read_partition
+    from memwal.spark.scan_plan import parse_options, plan_load
+
+    location = memwal.open(task["uri"]).location
+    before = _bytes_read()
+    options = parse_options({"path": task["uri"], **task["options"]})
+    plan = plan_load(location, options, columns=options.columns)
+    for partition in plan.partitions:
+        for _ in read_partition(plan, partition):
+            pass
+    return {"bytes": _bytes_read() - before}
 
 
 def _bytes_read() -> int:
