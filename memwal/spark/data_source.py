@@ -34,7 +34,12 @@ from memwal.spark.sink.options import (
 from memwal.spark.sink.plan import WritePlan, plan_write
 from memwal.spark.sink.writers import MemWalWriter
 from memwal.spark.table_functions import register_functions
-from memwal.spark.version_compat import STREAM_WRITES, arrow_schema, check_here
+from memwal.spark.version_compat import (
+    ROWS_WITHOUT_COLUMNS,
+    STREAM_WRITES,
+    arrow_schema,
+    check_here,
+)
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_options
@@ -119,6 +124,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
                 raise InvalidInputError("choose columns by a schema or by the option, not by both")
             plan = self._make_plan(options, tuple(schema.names))
             check_schema(schema, spark_schema(plan.schema))
+        if not schema.names:
+            check_here(ROWS_WITHOUT_COLUMNS)
         # A query may come long after the load.
         renew_if_due(plan.snapshot.location, plan.protection)
         return MemWalReader(plan, schema)

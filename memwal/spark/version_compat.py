@@ -29,7 +29,12 @@ STREAM_WRITES: Final = _feature(
     "4.1",
     "`foreachBatch` writes each batch as a data frame with `source` and `version`",
 )
-FEATURES: Final = (DATA_SOURCES, STREAM_WRITES)
+ROWS_WITHOUT_COLUMNS: Final = _feature(
+    "rows without columns",
+    "4.1",
+    "a load without columns is refused; count one of a column",
+)
+FEATURES: Final = (DATA_SOURCES, STREAM_WRITES, ROWS_WITHOUT_COLUMNS)
 """Features that a supported version may lack, for ``memwal doctor --versions``."""
 
 _NAMED_TIME_ZONE: Final = _feature("time zone of an Arrow schema", "4.2", "it is always UTC")

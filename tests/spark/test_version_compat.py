@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import memwal.spark
 from memwal.cli.commands.app import app
 from memwal.errors import InvalidInputError
-from memwal.spark.version_compat import DATA_SOURCES, FEATURES
+from memwal.spark.data_source import MemWalDataSource
+from memwal.spark.version_compat import DATA_SOURCES, FEATURES, ROWS_WITHOUT_COLUMNS
 from memwal.util import versions
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +25,13 @@ DIFFERS = re.compile(
 
 
 @pytest.fixture
-def older_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pretend that Spark 3.5 is installed."""
+def older_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Pretend that Spark 3.5 is installed, or what a test puts in its place."""
     installed = versions.version
     found = {"pyspark": "3.5.9"}
     monkeypatch.setattr(versions, "version", lambda name: found.get(name) or installed(name))
     versions._installed.cache_clear()
-    yield
+    yield found
     versions._installed.cache_clear()
 
 
@@ -54,3 +55,12 @@ def test_what_an_older_spark_lacks_is_refused_and_listed() -> None:
     assert done.exit_code == 0, done.output
     states = {check["name"]: check["state"] for check in json.loads(done.stdout)["checks"]}
     assert states.items() >= {"pyspark": "ok", DATA_SOURCES.name: "warning"}.items()
+
+
+def test_an_older_spark_would_lose_rows_without_columns(
+    older_spark: dict[str, str], table: memwal.Table
+) -> None:
+    older_spark["pyspark"] = "4.0.5"
+    source = MemWalDataSource({"path": table.uri, "columns": ""})
+    with pytest.raises(InvalidInputError, match=ROWS_WITHOUT_COLUMNS.name):
+        source.reader(source.schema())
