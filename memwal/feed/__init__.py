@@ -7,17 +7,20 @@ Each source of changes, how a token points into it, and what happens when the so
   are changes. Of a generation that was flushed from entries on both sides of the token, every row
   is a change, unless no entry behind the token was flushed since;
 * **merges**: the token has the version of the base table. A commit that merged only generations
-  that the token has seen changed nothing that a reader sees, and is passed over. Any other merge
-  counts as a direct write;
+  that the token has seen changed nothing that a reader sees, and is passed over. If it merged rows
+  that the token has seen along with others, its other generations, which are stored still, tell
+  which keys changed. Any other merge counts as a direct write;
 * **direct writes** to the base table: the versions between the token and now are compared one by
   one, by fragments and deletion files (:mod:`memwal.feed.base_changes`);
 * **compactions** move rows: their commits tell from which fragments, so that a row is a change
   after them exactly if it was one before.
 
 What is collected was merged before: then the base table tells the change, by its row of today, or
-by the key that an older version has and the newest one lacks. So a token lasts as long as the
-version of the base table that it names; after that, :class:`memwal.errors.TokenExpiredError` is
-raised, since a key that was deleted meanwhile is not known any more.
+by the key that an older version has and the newest one lacks. Two things it cannot tell, and
+:class:`memwal.errors.TokenExpiredError` is raised: which keys were deleted since, if the version
+that the token names was cleaned up; and a key that the token's reader saw in a log or a generation,
+if a merge of that together with a later delete left no trace of it, and these were collected. A tag
+on the version keeps both, as the collector keeps generations that a tagged version does not have.
 
 A feed returns the row that a key has when it is read, so a change that cannot be told from an
 older one is returned once more, as an upsert, or as a delete of a key that is not there.
