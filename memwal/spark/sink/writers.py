@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (  # noqa: TID253 - subclasses of Spark's are defined here
@@ -14,10 +15,15 @@ from pyspark.sql.datasource import (  # noqa: TID253 - subclasses of Spark's are
 
 from memwal.errors import MemWalError
 from memwal.lsm.wal.applied_steps import Step
+from memwal.spark.sink.numbering import numbering_of
 from memwal.spark.sink.plan import WritePlan
 from memwal.spark.sink.staged_rows import RegionRows, delete_staged
 
 logger = logging.getLogger(__name__)
+
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Property of the tasks of a streaming query: the query's id, which the checkpoint has too."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +42,54 @@ class MemWalWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
         """Stage the rows of a task."""
-        return TaskRows(self._plan.stage(iterator))
+        return TaskRows(self._plan.stage(iterator), query_of_task())
 
     def commit(self, messages: Sequence[TaskRows | None]) -> None:
         """Write the rows of all tasks."""
-        check_complete(messages)
-        options = self._plan.options
-        step = None
-        if options.source is not None and options.version is not None:
-            step = Step(options.source, options.version)
-        commit_tasks(self._plan, messages, step)
+        version = self._plan.options.version
+        if version is None:
+            check_complete(messages)
+            commit_tasks(self._plan, messages, None)
+        else:
+            commit_step(self._plan, messages, version)
 
     def abort(self, messages: Sequence[TaskRows | None]) -> None:
         """Delete what tasks staged."""
         delete_staged(self._plan.location.store, parts_of(messages))
+
+
+def query_of_task() -> str:
+    """Return the id of the streaming query that the task belongs to; empty if to none."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (None if context is None else context.getLocalProperty(QUERY_ID)) or ""
+
+
+def commit_step(plan: WritePlan, messages: Sequence[TaskRows | None], version: int) -> None:
+    """Write the rows of all tasks as a step, unless the regions have it.
+
+    The query that the tasks tell is the incarnation: a new checkpoint counts from 0 again.
+    """
+    check_complete(messages)
+    options = plan.options
+    # A step without rows has nothing that could be written twice.
+    query_ids = {message.query_id for message in messages if message and message.parts}
+    if len(query_ids) > 1:
+        raise MemWalError(f"the tasks of version {version} belong to several queries")
+    for query_id in query_ids:
+        numbering = numbering_of(
+            plan.location, options.source, query_id, version, on_restart=options.on_restart
+        )
+        if version >= numbering.first:
+            commit_tasks(plan, messages, numbering.step(version))
+            continue
+        logger.warning(
+            "version %d of %s is taken for written, as on_restart='continue' says: %s has "
+            "versions up to %d",
+            *(version, numbering.source, options.uri, numbering.first),
+        )
+        delete_staged(plan.location.store, parts_of(messages))
 
 
 def commit_tasks(plan: WritePlan, messages: Sequence[TaskRows | None], step: Step | None) -> None:

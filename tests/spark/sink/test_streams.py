@@ -19,7 +19,7 @@ from memwal.spark.sink import staged_rows
 from memwal.spark.sink.options import parse_write_options
 from memwal.spark.sink.plan import plan_write
 from memwal.spark.sink.stream_writer import MemWalStreamWriter
-from memwal.spark.sink.writers import TaskRows
+from memwal.spark.sink.writers import MemWalWriter, TaskRows
 
 
 class Query:
@@ -100,6 +100,22 @@ class TestSource:
         with pytest.raises(SourceRestartedError):
             Query(table, "old", source="s", on_restart="new").run(10, everything)
         assert state(table) == dict.fromkeys(range(20), 2) | {3: 3}
+
+    def test_a_data_frame_of_a_new_checkpoint_is_not_skipped(self, table: memwal.Table) -> None:
+        """Both queries write data frames in ``foreachBatch``."""
+
+        def write(query: str, version: int, *changes: tuple[Any, ...], **more: str) -> None:
+            of = Query(table, query, source="s", version=str(version), **more)
+            MemWalWriter(of.writer()._plan).commit(of.stage([*changes]))
+
+        write("", 3, change(1, 0))
+        write("a", 7, change(1, 1))
+        write("a", 7, change(1, 2))
+        assert state(table) == {1: 1}
+        with pytest.raises(SourceRestartedError):
+            write("b", 0, change(1, 3))
+        write("b", 0, change(1, 3), on_restart="new")
+        assert state(table) == {1: 3}
 
     def test_a_query_that_continues_writes_each_later_batch(self, make_table: MakeTable) -> None:
         table = make_table(buckets=3)
