@@ -19,7 +19,7 @@ from typing import Self
 from airflow_demo.processes import ENDS_WITH_CALLER, free_port
 from memwal.spark.session import ensure_java
 
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 STOP_SECONDS = 10.0
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -13,6 +13,7 @@ import httpx
 
 FINAL_RUN_STATES = frozenset({"success", "failed"})
 POLL_SECONDS = 0.25
+ANSWER_SECONDS = 120.0
 
 
 class AirflowApiError(RuntimeError):
@@ -69,7 +70,7 @@ class AirflowApi(ABC):
         answer = httpx.post(
             f"{self.url}/auth/token",
             json={"username": user, "password": self.password(user)},
-            timeout=30,
+            timeout=ANSWER_SECONDS,
         )
         answer.raise_for_status()
         return str(answer.json()["access_token"])
@@ -79,7 +80,9 @@ class AirflowApi(ABC):
         with self._lock:
             if user not in self._clients:
                 headers = {"Authorization": f"Bearer {self.token(user)}"}
-                self._clients[user] = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+                self._clients[user] = httpx.Client(
+                    base_url=self.url, headers=headers, timeout=ANSWER_SECONDS
+                )
             return self._clients[user]
 
     def wait_dag(self, dag_id: str, *, timeout: float = 90.0) -> None:

@@ -60,7 +60,7 @@ LAUNCHER = (
 )
 """Runs the ``airflow`` command."""
 
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 STOP_SECONDS = 20.0
 
 
@@ -259,8 +259,8 @@ class AirflowStandalone(AirflowApi):
         process.wait()
 
     def restart(self, name: str) -> None:
-        """Start a killed component again."""
-        self._processes[name] = self._spawn(name, COMPONENTS[name])
+        """Start a killed component again, or one more of its kind: ``triggerer-2``."""
+        self._processes[name] = self._spawn(name, COMPONENTS[name.rstrip("-0123456789")])
 
     def cancel(self) -> None:
         """Let every wait end with an error, and start no component any more."""

@@ -73,8 +73,7 @@ def test_more_tables_than_seats_and_a_triggerer_that_dies(tmp_path: Path, regist
     with AirflowStandalone(
         tmp_path / "airflow", dags_folder=dags, env=registered.env, settings=SETTINGS
     ) as airflow:
-        arguments = ["triggerer", "--skip-serve-logs"]
-        airflow._processes["triggerer-2"] = airflow._spawn("triggerer-2", arguments)
+        airflow.restart("triggerer-2")
         airflow.wait_dag("of_a_user")
         run_id = airflow.trigger("of_a_user")
 

@@ -5,15 +5,13 @@ Pictures of the page meanwhile go to the folder that MEMWAL_SCREENSHOTS names, i
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow_demo.standalone import AirflowStandalone
-from playwright.sync_api import sync_playwright
-from support.airflow.browser import CHROMIUM, FLAGS
+from support.airflow.browser import pictures
 from support.data.policies import IDLE
 
 from memwal.fleet import overview
@@ -57,9 +55,10 @@ def test_each_state_is_told(tmp_path: Path, registered: Any) -> None:
     def texts() -> str:
         return "; ".join(reason.text for reason in overview(catalog)[0].reasons)
 
-    with AirflowStandalone(
+    running = AirflowStandalone(
         tmp_path / "airflow", dags_folder=dags, env=registered.env, settings=SETTINGS
-    ) as airflow:
+    )
+    with running as airflow, pictures(airflow) as take:
 
         def wait(expected: set[str], *, naming: str = "") -> None:
             airflow.wait(
@@ -82,7 +81,7 @@ def test_each_state_is_told(tmp_path: Path, registered: Any) -> None:
             (row,) = airflow.client().get("/memwal/api/fleet").json()["tables"]
             assert row["health"] == "no_heartbeat"
             if component == "scheduler":
-                take_pictures(airflow)
+                take("no-heartbeat", "flights")
             airflow.restart(component)
             wait(set())
 
@@ -109,19 +108,3 @@ def test_each_state_is_told(tmp_path: Path, registered: Any) -> None:
             timeout=SOON,
             what="miss the reports",
         )
-
-
-def take_pictures(airflow: AirflowStandalone) -> None:
-    folder = os.environ.get("MEMWAL_SCREENSHOTS")
-    if not folder:
-        return
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        for width in (1280, 390):
-            page = browser.new_context(viewport={"width": width, "height": 1000}).new_page()
-            page.context.set_extra_http_headers({"Authorization": f"Bearer {airflow.token()}"})
-            for view in ("fleet", "table"):
-                page.goto(f"{airflow.url}/memwal/" + ("#/tables/flights" * (view == "table")))
-                page.wait_for_timeout(3000)
-                page.screenshot(path=Path(folder) / f"no-heartbeat-{view}-{width}.png")
-        browser.close()
