@@ -246,8 +246,7 @@ class Queries:
             row_schema = _row_schemas.get(
                 version_key(base), lambda: RowSchema(base.identified_schema, base.primary_key)
             )
-            rows = pa.Table.from_batches(row_schema.convert_deletes(keys), row_schema.schema)
-            return rows.select(row_schema.primary_key)
+            return row_schema.convert_keys(keys)
 
         def open_keyed() -> tuple[ReadSources, pa.Table]:
             sources = self._open_sources(keys=key_columns)

@@ -233,7 +233,7 @@ def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
         return np.frombuffer(siphash24.siphash13(b"", key=_SIP_KEY).digest(), "<u8")
     pieces = [piece for column in columns for piece in _pieces(column)]
     # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.
-    if len(columns[0]) > _FEW_ROWS and all(_is_full(piece) for piece in pieces):
+    if all(_is_full(piece) for piece in pieces):
         return _hash_full([piece.values for piece in pieces if isinstance(piece, Fixed)])
     lengths = keys.row_lengths(pieces)
     words = lengths // 8 + 1
@@ -266,6 +266,9 @@ def _hash_full(values: Sequence[keys.Bytes]) -> Hashes:
     """Hash rows of the same number of bytes, which stand side by side in some arrays."""
     joined = np.concatenate(values, axis=1)
     rows, width = joined.shape
+    if rows <= _FEW_ROWS:
+        digests = [siphash24.siphash13(row, key=_SIP_KEY).digest() for row in joined]
+        return np.frombuffer(b"".join(digests), "<u8")
     data = np.zeros((rows, (width // 8 + 1) * 8), np.uint8)
     data[:, :width] = joined
     data[:, -1] = width & 0xFF

@@ -172,6 +172,16 @@ class RowSchema:
             stored.append(pa.RecordBatch.from_arrays(whole, schema=self.schema))
         return stored
 
+    def convert_keys(self, keys: Keys) -> pa.Table:
+        """Convert the keys of a lookup to the key columns, as :meth:`convert_deletes` does."""
+        given = to_keys(keys, self.base_schema, self.primary_key)
+        plan = self._deletes.get(given.schema)
+        batches = [
+            pa.RecordBatch.from_arrays(columns, schema=plan.schema)
+            for _, columns in self._columns(plan, given)
+        ]
+        return pa.Table.from_batches(batches, plan.schema).select(self.primary_key)
+
     def is_logged_schema(self, schema: pa.Schema) -> bool:
         """Return whether a batch from the log with this schema consists of stored rows as it is."""
         return self.logged is None and bool(schema.equals(self.schema, check_metadata=True))

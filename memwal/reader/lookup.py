@@ -30,7 +30,6 @@ from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.base_rows import addresses_in_pages, key_predicate, rows_of_keys
 from memwal.reader.blobs import described
 from memwal.reader.latest import ROW_ADDRESS, find_newest
-from memwal.reader.merged_scan import project
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
@@ -86,7 +85,7 @@ def lookup_rows(
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
     written = pa.schema([base.schema.field(name) for name in names])
     blobs = blob_names(written)
-    read = written if blob_values else output_schema(base, names)
+    read = output_schema(base, names) if blobs and not blob_values else written
     with_address = blob_values and blobs
     encoded, hits = _find(sources, keys, [*names, ROW_ADDRESS] if with_address else names)
     parts = []
@@ -98,15 +97,11 @@ def lookup_rows(
             elif with_address and not hit.is_in_memory:
                 rows = with_values(hit.dataset(base), rows, written)
             parts.append(_in_types(rows.select(names), read))
-    schema = pa.schema([read.field(name) for name in schema.names])
-    if not parts:
-        return schema.empty_table()
-    rows = pa.concat_tables(parts)
-    if len(encoded) > 1:
+    rows = pa.concat_tables(parts or [read.empty_table()])
+    if len(encoded) > 1 and parts:
         place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
         rows = rows.take(pc.sort_indices(place))
-    rows = rows.combine_chunks()
-    return pa.Table.from_batches([project(batch, schema) for batch in rows.to_batches()], schema)
+    return rows.combine_chunks().select(schema.names)
 
 
 def open_blobs(sources: ReadSources, keys: pa.Table, column: str) -> list[lance.BlobFile | None]:
@@ -439,7 +434,8 @@ def _from_base(
     else:
         rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
     # For a composite key, every combination of the columns passes the predicate.
-    return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=encoded))
+    wanted = pc.is_in(key_column(rows, base.primary_key), value_set=encoded)
+    return rows if wanted.true_count == len(wanted) else rows.filter(wanted)
 
 
 def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) -> pa.Table:

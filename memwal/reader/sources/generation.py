@@ -7,6 +7,7 @@ finds its rows there.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -14,7 +15,6 @@ from uuid import UUID
 
 import lance
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from memwal.base_table.blobs import blob_names, is_blob_v2, with_values, write_options
 from memwal.base_table.region_marks import UNMARKED
@@ -322,14 +322,9 @@ def retry_if_collected(read: Callable[[], Result]) -> Result:
     no generation stays open.
     """
 
-    def forget_opened(_: object) -> None:
+    for _ in range(_MAX_ATTEMPTS - 1):
+        with suppress(ObjectNotFoundError):
+            return read()
         _generations.clear()
         _present.clear()
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(ObjectNotFoundError),
-        before_sleep=forget_opened,
-        stop=stop_after_attempt(_MAX_ATTEMPTS),
-        reraise=True,
-    )
-    return retrying(read)
+    return read()

@@ -19,8 +19,6 @@ from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
 
-import numpy as np
-
 from memwal.base_table.region_marks import UNMARKED
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
@@ -451,8 +449,8 @@ def _rule_out_by_keys(
         stored = unmerged[region_id]
         names = [s.path for s in stored]
         might = which_might_hold(base, region_dir(region_id), names, hashes)
-        unmerged[region_id] = [stored[at] for at in np.flatnonzero(might).tolist()]
-        numbers = tuple(stored[at].generation for at in np.flatnonzero(~might).tolist())
+        unmerged[region_id] = list(itertools.compress(stored, might))
+        numbers = tuple(s.generation for s in itertools.compress(stored, ~might))
         if numbers:
             omitted.append(OmittedGenerations(region_id, numbers, "its Bloom filter has no key"))
     return omitted
