@@ -34,11 +34,8 @@ PACKAGES: Final = {
 CHECKS: Final = {
     "DAG files": ("tests/dags/test_memwal_tables.py",),
     "life of a table": ("tests/dags/test_in_airflow.py::test_a_table_is_maintained",),
-    "page": (
-        "tests/plugins/web/test_app.py",
-        "tests/plugins/web/test_views.py",
-        "tests/dags/test_page_in_airflow.py",
-    ),
+    "API of the page": ("tests/plugins/web/test_app.py", "tests/plugins/web/test_views.py"),
+    "page in a browser": ("tests/dags/test_page_in_airflow.py",),
     "catalog": ("tests/catalog",),
     "Spark jobs": (
         "tests/spark/test_runner.py",

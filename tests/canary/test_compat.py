@@ -18,8 +18,8 @@ def rows(page: str) -> list[list[str]]:
 
 def test_a_run_replaces_the_row_of_its_minor_versions_and_keeps_other_columns() -> None:
     passed = dict.fromkeys(CHECKS, "passes")
-    page = with_row(f"before\n{BEGIN}\n{END}\nafter\n", {**VERSIONS, **passed})
-    page = with_row(page, {**VERSIONS, "Airflow": "3.2.2", "page": "fails"})
+    page = with_row(f"before\n{BEGIN}\n| Airflow |\n{END}\nafter\n", {**VERSIONS, **passed})
+    page = with_row(page, {**VERSIONS, "Airflow": "3.2.2", "API of the page": "fails"})
     page = with_row(page, {**VERSIONS, "Airflow": "3.1.10", "catalog": "fails"})
     first, second = rows(page)
     assert first[:4] == ["3.1.10", *list(VERSIONS.values())[1:]]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(memwal_airflow.__file__).parent
 # What differs between versions of Airflow, and what asks for one.
 DIFFERS = re.compile(
-    r"common\.compat|airflow\.sdk\.(configuration|exceptions|types|definitions\.timetables)"
+    r"common\.compat\.sdk|airflow\.sdk\.(configuration|exceptions|types|definitions\.timetables)"
     r"|skipmixin import|DeadlineReference|airflow\.__version__|apache-airflow"
 )
 
