@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -18,8 +18,13 @@ from memwal.spark.data_source import MemWalDataSource
 from memwal.spark.sink import staged_rows
 from memwal.spark.sink.options import parse_write_options
 from memwal.spark.sink.plan import plan_write
-from memwal.spark.sink.stream_writer import MemWalStreamWriter
 from memwal.spark.sink.writers import MemWalWriter, TaskRows
+from memwal.spark.version_compat import STREAM_WRITES
+
+if TYPE_CHECKING:
+    from memwal.spark.sink.stream_writer import MemWalStreamWriter
+
+pytestmark = pytest.mark.skipif(not STREAM_WRITES.here, reason="this Spark writes no streams")
 
 
 class Query:
@@ -31,6 +36,8 @@ class Query:
         self.options = {"path": table.uri, "op_column": "op", "sequence_by": "at"} | options
 
     def writer(self) -> MemWalStreamWriter:
+        from memwal.spark.sink.stream_writer import MemWalStreamWriter
+
         parsed = parse_write_options(self.options)
         columns = CHANGES.replace(" bigint", "").replace(" string", "").split(", ")
         return MemWalStreamWriter(plan_write(self.table.location, parsed, columns, overwrite=False))
