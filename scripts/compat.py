@@ -22,7 +22,7 @@ from canary import NOT_POSSIBLE, constraints, plain, run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
-BEGIN, END = "<!-- written by make compat -->", "<!-- end -->"
+BEGIN, END = "<!-- versions -->", "<!-- end of versions -->"
 
 PACKAGES: Final = {
     "Airflow": "apache-airflow",
