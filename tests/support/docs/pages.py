@@ -31,7 +31,14 @@ SHOWN = {"text", "ini", "sql", "promql", "properties", "dockerfile", "html", "ty
 
 KEYS = {"needs", "slow", "run by", "given", "prints", "fails"}
 
-PLACES = {"generated", "figures", "end of figures", "versions", "end of versions", "in the repository"}
+PLACES = {
+    "generated",
+    "figures",
+    "end of figures",
+    "versions",
+    "end of versions",
+    "in the repository",
+}
 """Comments about a place of the page rather than about a block."""
 
 _FENCE = re.compile(
