@@ -66,6 +66,12 @@ class ConnectServer:
         return f"sc://127.0.0.1:{self._port}"
 
     @property
+    def pid(self) -> int:
+        """Process id; raises ConnectServerError if it does not run."""
+        self.check()
+        return self._process.pid  # type: ignore[union-attr]
+
+    @property
     def airflow_settings(self) -> dict[str, str]:
         """Section ``[memwal]`` of an Airflow whose jobs run on it, also those of small tables."""
         return {"spark_master": self.url, "local_below_bytes": "0"}

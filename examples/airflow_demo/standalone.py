@@ -262,6 +262,12 @@ class AirflowStandalone(AirflowApi):
         """Start a killed component again, or one more of its kind: ``triggerer-2``."""
         self._processes[name] = self._spawn(name, COMPONENTS[name.rstrip("-0123456789")])
 
+    def restart_ended(self) -> None:
+        """Start the components again that have ended by themselves."""
+        for name, process in list(self._processes.items()):
+            if process.poll() is not None:
+                self.restart(name)
+
     def cancel(self) -> None:
         """Let every wait end with an error, and start no component any more."""
         with self._starting:

@@ -1,4 +1,4 @@
-"""Sixty tables on disks and in S3 while parts of Airflow and the store are taken away.
+"""Sixty tables on disks and in S3 while Airflow, PostgreSQL, the store and Spark are taken away.
 
 At each moment the page's data names the states of the tables, and afterwards every table is served
 by itself: no row is lost or doubled, and no run has failed without a failed job. Pictures of the
@@ -104,9 +104,13 @@ class Fleet:
         }
 
     def wait(self, done: Callable[[], Any], what: str) -> None:
-        """Wait; a busy server or store that does not answer says "not yet"."""
+        """Wait; a busy server or store that does not answer says "not yet".
+
+        A component that has ended by itself is started again, as where a service is run.
+        """
 
         def is_done() -> bool:
+            self.airflow.restart_ended()
             try:
                 return bool(done())
             except (httpx.HTTPStatusError, MemWalError):
@@ -343,7 +347,7 @@ def test_tables_with_dags(tmp_path: Path) -> None:
 
 
 def test_tables_in_one_dag(tmp_path: Path) -> None:
-    """The store goes away while the tables are due; large tables run on a warm Spark."""
+    """The store, PostgreSQL, and Spark's executors and driver go away while the tables are due."""
     server = ConnectServer(
         tmp_path / "connect.log",
         conf={"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1024m"},
@@ -360,12 +364,42 @@ def test_tables_in_one_dag(tmp_path: Path) -> None:
             )
         )
         take = stack.enter_context(pictures(fleet.airflow))
+        airflow = fleet.airflow
         fleet.wait_served()
+
+        # The store.
         fleet.flush(ALL)
         fleet.store.rule = lambda request, forward: None
         fleet.wait_shown(IN_S3, "failing")
         take("no-store", IN_S3[0])
         fleet.wait_served([*ON_DISK, *LARGE])
         fleet.store.rule = pass_on
+        fleet.wait_served()
+
+        # The databases of Airflow and of the catalog.
+        fleet.flush(ALL)
+        fleet.wait(lambda: fleet.is_merging(ALL), "begin to merge")
+        fleet.postgres.stop()
+        fleet.wait(
+            lambda: airflow.client().get("/memwal/api/fleet").status_code == 503, "miss PostgreSQL"
+        )
+        take("no-database")
+        fleet.postgres.start()
+        fleet.wait_served(once_more=True)
+
+        # An executor, and the driver.
+        fleet.flush(LARGE)
+        fleet.wait(lambda: fleet.is_merging(LARGE), "begin to merge")
+        for process in psutil.Process(server.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                    process.kill()
+        fleet.wait_served()
+        server.stop(seconds=0)
+        fleet.flush(ALL)
+        fleet.wait_shown(LARGE, "failing")
+        take("no-spark", LARGE[0])
+        fleet.wait_served([*ON_DISK, *IN_S3])
+        server.start().wait()
         fleet.wait_served()
         fleet.check()
