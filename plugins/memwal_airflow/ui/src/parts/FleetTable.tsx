@@ -6,6 +6,7 @@ import { reasonsText } from "../health";
 import { tableHref } from "../route";
 import type { FleetRow } from "../types";
 import { AgeBar } from "./AgeBar";
+import { jobName } from "./DueTable";
 import { HealthBadge } from "./Health";
 import { Icon } from "./icons";
 import { Scroll } from "./Scroll";
@@ -158,7 +159,7 @@ function LastError({ row, now }: { row: FleetRow; now: number }): JSX.Element {
     <span title={error.reason}>
       <span class="lines">{error.reason}</span>
       <span class="below">
-        {error.job} · since {ago(error.since ?? error.at, now)}
+        {jobName(error.job)} · since {ago(error.since ?? error.at, now)}
       </span>
     </span>
   );
