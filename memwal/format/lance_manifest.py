@@ -80,6 +80,11 @@ class IndexEntry:
     details: bytes  # a protobuf message; empty if absent
     fragment_bitmap: bytes | None  # fragments it covers, as a serialised 32-bit roaring bitmap
 
+    @property
+    def covers_some(self) -> bool:
+        """Whether it covers a fragment."""
+        return self.fragment_bitmap not in (None, _NO_FRAGMENTS)
+
 
 def read_index_section(manifest: bytes, *, name: str = _MANIFEST) -> list[IndexEntry]:
     """Return every index entry of a table's manifest file, in the order of the file.

@@ -30,7 +30,7 @@ import lance
 import pyarrow as pa
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from memwal.base_table.commit import commit_durably, update_details
+from memwal.base_table.commit import commit_details, commit_durably, update_details
 from memwal.base_table.fragments import (
     FragmentLimits,
     FragmentSizes,
@@ -90,7 +90,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     budget = options.commit_bytes
     warnings: tuple[str, ...] = ()
     limits = options.fragment_limits()
-    base = open_base(location)
+    base = _open(location, options)
     base.check_changeable()
     check_not_held(base)
     sizes = fragment_sizes(base)
@@ -131,10 +131,10 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
             if lost_writes == MAX_LOST_WRITES:
                 raise
             logger.warning("%s; trying again", error)
-            base = open_base(location)
+            base = _open(location, options)
             sizes = fragment_sizes(base)
             continue
-        base = open_base(location)
+        base = _open(location, options)
         sizes = fragment_sizes(base)
         if not committed:
             failures += 1
@@ -168,6 +168,24 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         metrics=metrics,
         warnings=warnings,
     )
+
+
+def _open(location: TableLocation, options: CompactOptions) -> BaseTable:
+    """Return the latest version, in which the MemWAL index covers no fragment.
+
+    It has no rows to cover. In a table with stable row ids, Lance's ``merge_insert`` may add the
+    fragments that it writes to each index whose columns it leaves as they are, and so to this one,
+    which has none. Lance would then refuse to join them with others.
+    """
+    base = open_base(location)
+    while base.index is not None and base.index.covers_some:
+        if options.guard is not None:
+            options.guard()
+        # If another commit was first, the latest version decides.
+        with suppress(LostRaceError):
+            commit_details(base, base.details)
+        base = open_base(location)
+    return base
 
 
 def _record_catch_up(

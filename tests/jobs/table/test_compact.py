@@ -583,6 +583,25 @@ def test_a_commit_that_landed_and_was_replaced_since_loses_nothing(
     assert named_data(ten) <= stored_data(ten)
 
 
+def test_rows_that_lance_inserts_with_stable_ids_are_joined(make_table: MakeTable) -> None:
+    table = make_table(stable_row_ids=True)
+    table.upsert(rows({0: 0, 1: 1}))
+    table.merge()
+    table.build_snapshot()
+    insert = lance.dataset(table.uri).merge_insert("id").when_not_matched_insert_all()
+    insert.execute(rows({2: 2}))
+    with pytest.raises(OSError, match="rewrite group"):
+        lance.dataset(table.uri).optimize.compact_files()
+    details = table.base().details
+
+    result = table.compact(min_fragments=2)
+
+    assert (result.commits, result.warnings) == (1, ())
+    assert len(table.base().dataset.get_fragments()) == 1
+    assert base_state(table) == {0: 0, 1: 1, 2: 2}
+    assert table.base().details == details
+
+
 def test_stable_row_ids_stay(make_table: MakeTable) -> None:
     table = make_table()
     expected = fragmented(table)
