@@ -18,11 +18,12 @@ from memwal.catalog.records import (
     SENSOR_JOB,
     START_JOB,
     STATUS_JOB,
+    DueJob,
     ErrorKind,
     ManagedTable,
     error_kind,
 )
-from memwal.jobs.job import JobRun
+from memwal.jobs.job import JobRun, RunState
 from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ REGION_JOB: Final = "region"
 RUNBOOKS: Final = "docs/runbooks"
 
 _DIED = "its process died"
+# Jobs that are due for what they left undone, however they ended.
+_DUE_UNTIL_DONE: Final = ("merge", "index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +175,19 @@ def job_errors(
     runs: LatestRuns | None,
     failed_jobs: Iterable[FailedJob],
     skipped_regions: Sequence[SkippedRegionRecord] = (),
+    *,
+    due: Iterable[DueJob] = (),
+    polled_at: datetime | None = None,
 ) -> tuple[JobError, ...]:
     """Return one error for each failing job of a table, and one for its regions; newest first.
 
     ``runs`` are the latest runs of the table, ``failed_jobs`` its recorded failures, and
     ``skipped_regions`` the regions that merges skip. A run that has not ended yet neither adds nor
-    ends an error.
+    ends an error. ``due`` are the jobs that were due when the process that watches the table read
+    it, at ``polled_at``. A merge or index build whose process died before, and that is not due any
+    more, had done its work.
     """
+    undone = {job.job for job in due}
     errors = {
         failed.job: JobError(
             job=failed.job,
@@ -194,6 +203,17 @@ def job_errors(
     for job, first in (runs.failing if runs is not None else {}).items():
         last = runs.ended[job] if runs is not None else first
         recorded = errors.get(job)
+        was_done = (
+            table.starts_when_due
+            and last.state is RunState.ABANDONED
+            and recorded is None
+            and job in _DUE_UNTIL_DONE
+            and job not in undone
+            and polled_at is not None
+            and polled_at > _end(last)
+        )
+        if was_done:
+            continue
         errors[job] = JobError(
             job=job,
             reason=last.error or _DIED,

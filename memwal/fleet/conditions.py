@@ -138,7 +138,10 @@ def conditions(
     ]
     for table in watched.values():
         sample, of_table = samples.get(table.name), runs.get(table.name)
-        errors = job_errors(table, of_table, failed_jobs[table.name])
+        polled_at = sample.at if sample is not None else None
+        errors = job_errors(
+            table, of_table, failed_jobs[table.name], due=due[table.name], polled_at=polled_at
+        )
         reasons = health_reasons(
             table,
             sample,

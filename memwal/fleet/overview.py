@@ -213,7 +213,14 @@ def overview(
         sample = latest.get(name)
         of_table = runs.get(name)
         succeeded = of_table.succeeded.values() if of_table else ()
-        errors = job_errors(managed, of_table, failed_jobs[name], skipped_regions[name])
+        errors = job_errors(
+            managed,
+            of_table,
+            failed_jobs[name],
+            skipped_regions[name],
+            due=due[name],
+            polled_at=sample.at if sample is not None else None,
+        )
         reasons = health_reasons(
             managed,
             sample,

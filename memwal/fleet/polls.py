@@ -490,11 +490,13 @@ class TablePolls:
         if reading.is_fresh:
             poll.has_sample = False
         now = time.monotonic()
-        if not poll.has_sample and now >= poll.next_sample:
+        is_changed = poll.reported != frozenset(due)
+        # With what is due, its backlog: the page shows both.
+        if is_changed or (not poll.has_sample and now >= poll.next_sample):
             status, probe = reading.survey.status, watch.probe()
             self._catalog.record_backlog(table.name, status, probe=probe)
             poll.has_sample, poll.next_sample = True, now + SAMPLE_SECONDS
-        if poll.reported != frozenset(due):
+        if is_changed:
             self._catalog.reports.record_due(table.name, due)
             poll.reported = frozenset(due)
         return reading.survey

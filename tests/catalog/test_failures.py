@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -200,6 +200,34 @@ class TestAdvice:
             session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
         (dead,) = job_errors(a.get("a"), a.latest_runs()["a"], [])
         assert (dead.run_id, dead.action) == (run, ADVICE_BY_ERROR[ErrorKind.DIED].action)
+
+    @pytest.mark.parametrize(
+        ("job", "due", "seconds", "remains"),
+        [
+            ("merge", {}, 1, False),
+            ("index", {"merge": "rows"}, 1, False),
+            ("merge", {"merge": "rows"}, 1, True),
+            ("merge", {}, -1, True),
+            ("gc", {}, 1, True),
+        ],
+    )
+    def test_a_merge_that_died_and_is_not_due_any_more_had_done_its_work(
+        self, a: Catalog, job: str, due: dict[str, str], seconds: int, remains: bool
+    ) -> None:
+        a.update("a", policy=Policy(schedule="@due"))
+        a.start_run("a", job, beats=True)
+        with a.database.writing() as session:
+            session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
+        a.reports.record_due("a", due)
+        runs, died = a.latest_runs()["a"], datetime(2020, 1, 1, tzinfo=UTC)
+        found = job_errors(
+            a.get("a"),
+            runs,
+            [],
+            due=a.reports.due_jobs(),
+            polled_at=died + timedelta(seconds=seconds),
+        )
+        assert [error.job for error in found] == [job] * remains
 
     def test_the_kind_of_a_run_is_stored_and_its_text_without_data(self, a: Catalog) -> None:
         with pytest.raises(ValueError, match="row"), a.record_run("a", "merge") as run:
