@@ -42,46 +42,6 @@ print("partitions", frame.rdd.getNumPartitions())
 spark.stop()
 """
 
-# The first attempt of a task goes on after its speculative copy has ended.
-SPECULATION = """
-spark = spark_session(
-    "speculation",
-    master="local-cluster[2,1,512]",
-    conf={
-        "spark.executor.memory": "512m",
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.minTaskRuntime": "500ms",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
-    },
-)
-memwal.spark.register(spark)
-marks = sys.argv[1] + "-marks"
-os.mkdir(marks)
-
-def slow(batches):
-    import time
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    open(f"{marks}/{context.partitionId()}-{context.attemptNumber()}", "w").close()
-    yield from batches
-    if context.partitionId() == 0 and context.attemptNumber() == 0:
-        time.sleep(20)
-
-events = memwal.create(
-    sys.argv[1] + "-events", SCHEMA, primary_key=None, region_spec="bucket:id:4"
-)
-rows = spark.range(40, numPartitions=4).selectExpr("id", "id n", "concat(id, '=', id) text")
-rows = rows.mapInArrow(slow, rows.schema)
-rows.write.format("memwal").mode("append").save(events.uri)
-assert sorted(events.scan().to_table()["id"].to_pylist()) == list(range(40))
-print("copies", sum(name.endswith("-1") for name in os.listdir(marks)) > 0)
-spark.stop()
-"""
-
 CONNECT = """
 from pyspark.sql import SparkSession
 
@@ -109,7 +69,6 @@ spark.stop()
     [
         (CLUSTER, "changed 10\npartitions 5"),
         (CONNECT, "changed 500"),
-        (SPECULATION, "copies True"),
     ],
 )
 def test_the_whole_table(tmp_path: Path, program: str, printed: str) -> None:
