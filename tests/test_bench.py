@@ -212,6 +212,8 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
         "due",
         "due-warm",
         "due-submit",
+        "drain",
+        "drain-warm",
         "bare",
     ],
 )

@@ -30,7 +30,6 @@ SET_ASIDE = {
     ("memwal/jobs/merge/picker.py", "S311"): 1,
     ("memwal/jobs/verify/job.py", "S311"): 1,
     ("memwal/region/change_trace.py", "S311"): 1,
-    ("memwal/spark/sink/commit.py", "S311"): 1,
     ("memwal/util/retry.py", "S311"): 1,
     ("memwal/writer/takeovers.py", "S311"): 1,
     # Programs that are started without a shell, by lists of arguments of our own making.

@@ -61,7 +61,7 @@ _AHEAD: Final = 32
 Generations = tuple[int, int]
 """Numbers of the first and the last of some generations."""
 Changed = Mask | bool
-"""Which rows of a fragment changed, deleted ones included; or whether all did."""
+"""Marks of the changed rows of a fragment, deleted ones included; True for all, False for none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a feed reads: the table of now, or as of a token."""
+"""Plans of the reads of a feed: of the table as it is now, or as of a token."""
 
 from __future__ import annotations
 

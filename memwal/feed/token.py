@@ -20,7 +20,7 @@ _REGION: Final = struct.Struct("<16sQQQ")
 
 
 class SeenRegion(NamedTuple):
-    """How much of a region a consumer has seen."""
+    """Generations and log entries of a region that a consumer has seen."""
 
     generation: int  # newest flushed generation; 0 for none
     newest: int  # newest generation, flushed or not, of which a row was seen

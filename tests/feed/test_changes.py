@@ -232,6 +232,15 @@ class TestGoneSources:
         with pytest.raises(TokenExpiredError):
             consumer.read()
 
+    def test_pending_generations_that_were_given_up(
+        self, table: memwal.Table, consumer: Consumer
+    ) -> None:
+        flush(table, {1: 1})
+        assert consumer.read() == {1: 1}
+        table.restore(discard_pending=True)
+        with pytest.raises(TokenExpiredError):
+            consumer.read()
+
     def test_a_region_that_was_started_over(self, table: memwal.Table, consumer: Consumer) -> None:
         flush(table, {1: 1})
         consumer.read()

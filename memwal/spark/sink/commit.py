@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -26,13 +25,14 @@ from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible
 from memwal.spark.sink.changes import ChangeColumns
 from memwal.spark.sink.staged_rows import RegionRows
 from memwal.table import Table
+from memwal.util.retry import conflict_delay
 
 logger = logging.getLogger(__name__)
 
 # Memory of the commit, unless one region alone has more.
 _GROUP_BYTES: Final = 256 << 20
 _MAX_ATTEMPTS: Final = 6
-_BACKOFF_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 0.5
 # Errors that another process causes while it claims the regions, or that pass.
 _TRANSIENT_ERRORS: Final = (
     RegionFencedError,
@@ -99,7 +99,7 @@ class RegionCommit:
                 if attempt == attempts or not _is_transient(error):
                     raise
                 logger.info("%s is written again: %s", table.uri, error)
-                time.sleep(_BACKOFF_SECONDS * 2**attempt * random.random())  # noqa: S311
+                time.sleep(conflict_delay(attempt, _RETRY_SECONDS))
         raise AssertionError
 
 

@@ -47,10 +47,10 @@ class WriteOptions:
     """Number of this write in its ``source``: a region that has it, or a later one, writes nothing.
     For a program that repeats a write after a failure. Spark numbers the batches of a stream."""
     on_restart: OnRestart | None = None
-    """What a stream, or a data frame of ``foreachBatch``, does if ``source`` has batches of a query
-    with another checkpoint. ``new`` writes all batches, and refuses those of the earlier query.
-    ``continue`` takes the batches up to the newest recorded number for written, whatever their
-    rows: for a checkpoint whose numbers were carried over. By default this is an error."""
+    """Treatment of a stream, or a data frame of ``foreachBatch``, whose ``source`` has batches of a
+    query with another checkpoint. ``new`` writes all batches, and refuses those of the earlier
+    query. ``continue`` takes the batches up to the newest recorded number for written, whatever
+    their rows: for a checkpoint whose numbers were carried over. By default this is an error."""
     storage_options_file: Path | None = None
     """JSON object of storage options, as Lance takes them; read by the driver."""
 

@@ -21,7 +21,7 @@ from memwal.table import open
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """Where the rows of a write go, and what they must look like. It can be pickled."""
+    """Table, regions and columns of a write, as its tasks get them; it can be pickled."""
 
     location: TableLocation
     options: WriteOptions

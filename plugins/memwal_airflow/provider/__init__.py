@@ -1,4 +1,4 @@
-"""What this package has for Airflow, in Airflow's schema of providers.
+"""The provider's description: its modules, settings and links, in Airflow's schema.
 
 Airflow reads it through an entry point of group ``apache_airflow_provider``, in every process, so
 that nothing here imports Airflow or Lance when it is loaded. ``airflow providers`` lists it, and

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -583,13 +584,20 @@ def test_a_commit_that_landed_and_was_replaced_since_loses_nothing(
     assert named_data(ten) <= stored_data(ten)
 
 
-def test_rows_that_lance_inserts_with_stable_ids_are_joined(make_table: MakeTable) -> None:
+@pytest.fixture
+def inserted(make_table: MakeTable) -> memwal.Table:
+    """Return a table whose MemWAL index covers a fragment that Lance has inserted."""
     table = make_table(stable_row_ids=True)
     table.upsert(rows({0: 0, 1: 1}))
     table.merge()
     table.build_snapshot()
     insert = lance.dataset(table.uri).merge_insert("id").when_not_matched_insert_all()
     insert.execute(rows({2: 2}))
+    return table
+
+
+def test_rows_that_lance_inserts_with_stable_ids_are_joined(inserted: memwal.Table) -> None:
+    table = inserted
     with pytest.raises(OSError, match="rewrite group"):
         lance.dataset(table.uri).optimize.compact_files()
     details = table.base().details
@@ -600,6 +608,30 @@ def test_rows_that_lance_inserts_with_stable_ids_are_joined(make_table: MakeTabl
     assert len(table.base().dataset.get_fragments()) == 1
     assert base_state(table) == {0: 0, 1: 1, 2: 2}
     assert table.base().details == details
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["died after", "lost the race"])
+def test_the_commit_before_their_compaction(
+    inserted: memwal.Table, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    commit = compaction.commit_details
+
+    def interrupted(base: Any, details: Any) -> int:
+        monkeypatch.undo()
+        if is_committed:
+            commit(base, details)
+            raise KeyboardInterrupt
+        lance.write_dataset(rows({3: 3}), inserted.uri, mode="append")
+        return commit(base, details)
+
+    monkeypatch.setattr(compaction, "commit_details", interrupted)
+    with pytest.raises(KeyboardInterrupt) if is_committed else nullcontext():
+        inserted.compact(min_fragments=2)
+
+    inserted.compact(min_fragments=2)
+
+    assert len(inserted.base().dataset.get_fragments()) == 1
+    assert base_state(inserted) == {0: 0, 1: 1, 2: 2} | ({} if is_committed else {3: 3})
 
 
 def test_stable_row_ids_stay(make_table: MakeTable) -> None:
