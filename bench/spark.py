@@ -1,8 +1,9 @@
-"""Merges in this process, in a Spark session that stays up, and by ``spark-submit``, side by side.
+"""Merges and writes with Spark beside those without, in one run.
 
 Usage: ``python bench/spark.py [--rows N] [--folder DIR] [--only NAME] [--json] [--rounds N]``. A
-merge with Spark is timed from the start of the process of ``spark_apps/merge.py`` to its end. One
-in the own process is timed without the start of that process, which a task of Airflow is already.
+data frame that is written has twice the rows of the base table that is merged into. A merge with
+Spark is timed from the start of the process of ``spark_apps/merge.py`` to its end. One in the own
+process is timed without the start of that process, which a task of Airflow is already.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "examples")]
 
 from airflow_demo.connect_server import ConnectServer  # noqa: E402
+from cases.spark_writes import batch_lines, executor_lines, frame_lines  # noqa: E402
 from common.measure import (  # noqa: E402
     Figure,
     Line,
@@ -81,65 +83,66 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         folder = Path(scratch)
         where = machine(folder)
-        with running_server(folder / "connect.log") as server:
-            for name in arguments.only or PARTS:
-                part = folder / name
-                part.mkdir()
-                lines += list(PARTS[name](part, arguments.rows, server.url))
-                shutil.rmtree(part)
+        for name in arguments.only or PARTS:
+            part = folder / name
+            part.mkdir()
+            lines += list(PARTS[name](part, arguments.rows))
+            shutil.rmtree(part)
     report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
 
 
 @contextmanager
-def running_server(log: Path) -> Iterator[ConnectServer]:
-    """A Spark Connect server, while the block runs."""
-    server = ConnectServer(log, cores=CORES)
+def running_server(folder: Path) -> Iterator[str]:
+    """The address of a Spark Connect server, while the block runs."""
+    server = ConnectServer(folder / "connect.log", cores=CORES)
     try:
         server.start().wait()
-        yield server
+        yield server.url
     finally:
         server.stop()
 
 
-def warm_lines(folder: Path, rows: int, url: str) -> Iterator[Line]:
+def warm_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Merge few rows and many, in a warm session and by spark-submit."""
-    for share, what in ((FEW, "few"), (MANY, "many")):
-        table = make_table(folder / what, rows, share)
-        found = measured(table, {"warm": in_session(url), "submitted": by_submit})
-        yield Line(
-            name="warm",
-            what=f"a merge of {int(rows * share):,} rows into {rows:,}, in a warm session",
-            ours=Figure.of(found["warm"]),
-            other=Figure.of(found["submitted"]),
-            unit="s",
-            against="by spark-submit",
-            rival=Rival.OURS,
-            target=Target(0.3),
-        )
+    with running_server(folder) as url:
+        for share, what in ((FEW, "few"), (MANY, "many")):
+            table = make_table(folder / what, rows, share)
+            found = measured(table, {"warm": in_session(url), "submitted": by_submit})
+            yield Line(
+                name="warm",
+                what=f"a merge of {int(rows * share):,} rows into {rows:,}, in a warm session",
+                ours=Figure.of(found["warm"]),
+                other=Figure.of(found["submitted"]),
+                unit="s",
+                against="by spark-submit",
+                rival=Rival.OURS,
+                target=Target(0.3),
+            )
 
 
-def size_lines(folder: Path, rows: int, url: str) -> Iterator[Line]:
+def size_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Merge a 25th of tables of several sizes, in this process and in a warm session."""
-    for number, size in enumerate(SIZES):
-        count = max(int(rows * size), 100)
-        table = make_table(folder / str(number), count, FEW)
-        status = table.status()
-        peaks: list[float] = []
-        ways = {"here": in_own_process(peaks), "warm": in_session(url)}
-        found = measured(table, ways)
-        stored = (status.base_bytes or 0) + status.backlog_bytes
-        yield Line(
-            name="size",
-            what=f"a merge of a 25th of a table of {count:,} rows, in the own process",
-            ours=Figure.of(found["here"]),
-            other=Figure.of(found["warm"]),
-            unit="s",
-            against="in a warm session",
-            rival=Rival.OURS,
-            note=f"{stored >> 20:,} MiB stored, {status.backlog_bytes >> 20:,} MiB of them to "
-            f"merge; the process took {max(peaks) / 2**20:,.0f} MiB for it",
-        )
-        shutil.rmtree(table.uri)
+    with running_server(folder) as url:
+        for number, size in enumerate(SIZES):
+            count = max(int(rows * size), 100)
+            table = make_table(folder / str(number), count, FEW)
+            status = table.status()
+            peaks: list[float] = []
+            ways = {"here": in_own_process(peaks), "warm": in_session(url)}
+            found = measured(table, ways)
+            stored = (status.base_bytes or 0) + status.backlog_bytes
+            yield Line(
+                name="size",
+                what=f"a merge of a 25th of a table of {count:,} rows, in the own process",
+                ours=Figure.of(found["here"]),
+                other=Figure.of(found["warm"]),
+                unit="s",
+                against="in a warm session",
+                rival=Rival.OURS,
+                note=f"{stored >> 20:,} MiB stored, {status.backlog_bytes >> 20:,} MiB of them to "
+                f"merge; the process took {max(peaks) / 2**20:,.0f} MiB for it",
+            )
+            shutil.rmtree(table.uri)
 
 
 def make_table(path: Path, rows: int, share: float) -> memwal.Table:
@@ -219,9 +222,12 @@ def merged_by(start: Sequence[str], uri: str, options: Sequence[str]) -> float:
     return elapsed
 
 
-PARTS: dict[str, Callable[[Path, int, str], Iterator[Line]]] = {
+PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "warm": warm_lines,
     "size": size_lines,
+    "frame": frame_lines,
+    "executors": executor_lines,
+    "batch": batch_lines,
 }
 
 

@@ -227,16 +227,10 @@ def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(900)
-def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
+def test_merges_and_writes_of_spark(tmp_path: Path) -> None:
     lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 
-    assert_stored("spark", lines, "warm", "size")
-
-
-@pytest.mark.bench
-def test_writes_of_spark(tmp_path: Path) -> None:
-    lines = json.loads(run("spark_writes.py", tmp_path, "--json", "--rounds", "1"))["lines"]
-    assert [line["name"] for line in lines] == ["write", "write", "batch"]
+    assert_stored("spark", lines, "warm", "size", "write", "batch")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,6 +34,22 @@ def test_status_and_a_merge(session: Any, make_table: MakeTable) -> None:
 def test_a_table_that_is_not_there_is_named(session: Any) -> None:
     with pytest.raises(PySparkException, match="/nothing/there"):
         session.sql("SELECT * FROM memwal_status('/nothing/there')").collect()
+
+
+def test_spark_shows_no_storage_option(
+    spark: Any, table: memwal.Table, shown_by_spark: Callable[[], str]
+) -> None:
+    secret = "-".join(("not", "to", "be", "shown"))
+    memwal.spark.register(spark, storage_options={"aws_secret_access_key": secret})
+    try:
+        shown = spark.sql(f"SELECT * FROM memwal_status('{table.uri}')")
+        assert len(shown.collect()) == 1
+        plan = shown._jdf.queryExecution().toString()
+        with pytest.raises(PySparkException) as error:
+            spark.sql("SELECT * FROM memwal_status('/nothing/there')").collect()
+    finally:
+        memwal.spark.register(spark)
+    assert secret not in plan + str(error.value) + shown_by_spark()
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -1,17 +1,13 @@
 """Writes of Spark beside those of the embedded writer in one process.
 
-Usage: ``python bench/spark_writes.py [--rows N] [--folder DIR] [--only NAME] [--json]
-[--rounds N]``. Both sides write the same rows into eight regions of a new table, and flush them.
-The data frame is in Spark's memory before; the start of the session and of its Python is not
-counted. A batch of a stream has 1,000 rows, and is counted as Spark tells it: tasks and commit,
-without the checkpoint.
+Both sides write the same rows into eight regions of a new table, and flush them. The data frame is
+in Spark's memory before; the start of the session and of its Python is not counted. A batch of a
+stream has 1,000 rows, and is counted as Spark tells it: tasks and commit, without the checkpoint.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from common.measure import Figure, Line, Rival, Target, limit_rounds, machine, report, rounds_of
+from common.measure import Figure, Line, Rival, Target, rounds_of
 
 import memwal
 import memwal.spark
@@ -41,25 +37,6 @@ SCHEMA = pa.schema(
 COLUMNS = ("id", "id % 1000 n", "concat('text of row ', id) text", "cast(id as double) / 2 x")
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a data frame")
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one")
-    parser.add_argument("--only", action="append", choices=sorted(PARTS), help="this part only")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--rounds", type=int, help="at most; the figures say less with fewer")
-    arguments = parser.parse_args()
-    limit_rounds(arguments.rounds)
-    lines: list[Line] = []
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
-        folder = Path(scratch)
-        where = machine(folder)
-        for name in arguments.only or PARTS:
-            lines += list(PARTS[name](folder / name, arguments.rows))
-    report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
-
-
 @contextmanager
 def running(master: str) -> Iterator[Any]:
     """A session with the format, while the block runs."""
@@ -73,13 +50,15 @@ def running(master: str) -> Iterator[Any]:
 
 def frame_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Write a data frame by the driver's own process."""
-    yield from written(folder, rows, "local[2]", "a data frame", Target(0.8, at_least=True))
+    yield from written(folder, 2 * rows, "local[2]", "a data frame", Target(0.8, at_least=True))
 
 
 def executor_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Write a data frame by two executors that are processes of their own."""
     what = "a data frame of two executors"
-    yield from written(folder, rows, "local-cluster[2,1,2048]", what, Target(1.3, at_least=True))
+    yield from written(
+        folder, 2 * rows, "local-cluster[2,1,2048]", what, Target(1.3, at_least=True)
+    )
 
 
 def written(folder: Path, rows: int, master: str, what: str, target: Target) -> Iterator[Line]:
@@ -173,14 +152,3 @@ def embedded(data: pa.Table) -> Callable[[memwal.Table], None]:
             writer.upsert(data)
 
     return write
-
-
-PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
-    "frame": frame_lines,
-    "executors": executor_lines,
-    "batch": batch_lines,
-}
-
-
-if __name__ == "__main__":
-    main()
