@@ -57,6 +57,12 @@ _REASONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     (
         "rows",
+        ("vector search",),
+        "A search probes 20 partitions of the vector index, and reads the centroids of all: the "
+        "two smaller tables have fewer partitions.",
+    ),
+    (
+        "rows",
         ("index job",),
         "Lance reads the words of the text index to extend it, and the rows of each partition of "
         "the vector index are counted.",
