@@ -60,6 +60,10 @@ class Result:
         rows = self._run()
         return rows if isinstance(rows, pa.Table) else rows.read_all()
 
+    def to_arrow(self) -> pa.Table:
+        """Run the read into memory: :meth:`to_table` by the name that LanceDB's queries have."""
+        return self.to_table()
+
     def to_pylist(self) -> list[dict[str, Any]]:
         """Run the read into a list with one dict per row."""
         rows: list[dict[str, Any]] = self.to_table().to_pylist()

@@ -66,6 +66,7 @@ def test_every_form_has_the_same_rows(table: memwal.Table, read: Read) -> None:
     assert result.count_rows() == len(rows)
     assert pa.table(result).to_pylist() == rows
     assert result.to_polars().to_dicts() == rows
+    assert result.to_arrow() == result.to_table()
     assert pl.DataFrame(result).to_dicts() == rows
     assert list(result.to_pandas().columns) == result.schema.names
     assert len(result.to_pandas()) == len(rows)
