@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def lines(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Return the table in Markdown: a row for each call, a column for each axis."""
+    """Return the table in Markdown, a row for each call and a column for each axis, and reasons."""
     sizes = {cell["axis"]: cell["sizes"] for cell in cells}
     heads = [
         f"{title}: {'; '.join(f'{size:,}' for size in sizes[axis])}" for axis, title in AXES.items()
@@ -186,8 +186,15 @@ def lines(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
         row = {cell["axis"]: cell for cell in cells if cell["call"] == call}
         yield f"| {call} | {' | '.join(_printed(row[axis]) for axis in AXES)} |"
     yield ""
-    for number, (*_, reason) in enumerate(_REASONS, 1):
-        yield f"{number}. {reason}"
+    yield from causes(cells)
+
+
+def causes(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Return in Markdown along which axes calls grow, and why; numbers are those of the table."""
+    growing = {(cell["axis"], cell["call"]) for cell in cells if grows(cell)}
+    for number, (axis, calls, reason) in enumerate(_REASONS, 1):
+        named = ", ".join(call for call in calls if (axis, call) in growing)
+        yield f"{number}. **{axis}**: {named or 'no call'}. {reason}"
 
 
 def grows(cell: dict[str, Any]) -> bool:

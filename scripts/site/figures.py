@@ -2,8 +2,8 @@
 
 bench/figures has a file for each program of bench/: its output with ``--json``. The site's page
 of all figures has every line of them. This program writes two parts of docs/benchmarks.md, the
-lines whose target was missed and those that are asked for most, and the table of
-docs/design/scale.md: what each call costs as a table grows.
+lines whose target was missed and those that are asked for most, and the list of
+docs/design/scale.md: which calls cost more as a table grows.
 """
 
 from __future__ import annotations
@@ -78,9 +78,15 @@ def costs() -> str:
     return "\n".join([*scale.lines(), "", *merge_scale.lines(), ""])
 
 
+def growth_table() -> str:
+    """What each call costs as a table grows."""
+    report = _report("growth")
+    return "\n".join([f"{_machine(report)}\n", *growth.lines(report["cells"]), ""])
+
+
 def written(page: str) -> str:
     """The page, with its parts of stored figures."""
-    tables = {"missed": _missed, "asked": _asked, "growth": _growth}
+    tables = {"missed": _missed, "asked": _asked, "growth": _causes}
 
     def filled(table: re.Match[str]) -> str:
         lines = "\n".join(tables[table[2]]())
@@ -127,10 +133,8 @@ def _asked() -> Iterator[str]:
         yield _row(_asked_cells(line))
 
 
-def _growth() -> Iterator[str]:
-    report = _report("growth")
-    yield f"{_machine(report)}\n"
-    yield from growth.lines(report["cells"])
+def _causes() -> Iterator[str]:
+    return growth.causes(_report("growth")["cells"])
 
 
 def _machine(report: dict[str, Any]) -> str:

@@ -36,6 +36,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": errors.markdown,
     "figures": figures.markdown,
     "findings": findings.markdown,
+    "growth": figures.growth_table,
     "metrics": metric_tables.markdown,
     "policy": policies.markdown,
 }
