@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -24,6 +24,7 @@ from memwal.feed.base_changes import (
 )
 from memwal.feed.state import FeedState, read_state, read_state_at
 from memwal.feed.token import FeedToken
+from memwal.lsm.wal.follow import Followed
 from memwal.reader.base_rows import rows_of_keys
 from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
@@ -33,7 +34,7 @@ from memwal.reader.result import Result
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema, scan_errors
 from memwal.reader.sources.generation import ReadSources, open_all, open_sources, retry_if_collected
-from memwal.reader.sources.plan import ReadPlan
+from memwal.reader.sources.plan import ReadPlan, StoredGeneration
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Addresses, Mask, Numbers
@@ -175,40 +176,67 @@ class Changes(Result):
         base = sources.base
         key_type = key_column(base.schema.empty_table(), base.primary_key).type
         newest = find_newest(sources.generations, base.primary_key, key_type)
-        reading = _Reading(sources, newest, state, self._after, self._schema_of(base), self._filter)
-        batches = public_items(reading.batches(), "to_reader()")
+        since = None if self._after is None else Since.of(self._after, state)
+        reading = Reading(sources, newest, state.logs, since, self._schema_of(base), self._filter)
+        whole = dict[int, Changed].fromkeys(base.dataset.fragment_ids(), True)
+        marks = whole if since is None else since.base.rows
+        generations = range(len(sources.generations))
+        batches = public_items(reading.batches(generations, marks, removed=True), "to_reader()")
         # The first batch is read now, while the feed can still start over.
         first = list(itertools.islice(batches, 1))
         return pa.RecordBatchReader.from_batches(reading.schema, itertools.chain(first, batches))
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """One pass over the changes."""
+class Since:
+    """What the reader of a token has seen, and how the base table differs from then."""
+
+    after: FeedToken
+    seen: Mapping[UUID, int]  # newest generation of each region that the reader has seen whole
+    base: BaseChanges
+    named: tuple[StoredGeneration, ...]  # of ``base.named``
+
+    @classmethod
+    def of(cls, after: FeedToken, state: FeedState) -> Since:
+        """Compare a state with that of a token; errors as of :func:`changes_since`."""
+        seen = state.seen(after)
+        changes = changes_since(after, state.plan.base, seen, state.stored)
+        nothing = 1, 0
+        named = []
+        for stored in state.plan.merged:
+            first, last = changes.named.get(stored.region_id, nothing)
+            if first <= stored.generation <= last:
+                named.append(stored)
+        return cls(after, seen, changes, tuple(named))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One pass over the changes of a snapshot, or over a part of them."""
 
     sources: ReadSources
     newest: NewestRows  # of the generations and the logs, seen ones included
-    state: FeedState
-    after: FeedToken | None
+    logs: Mapping[UUID, Followed]
+    since: Since | None  # None for a feed from the beginning
     schema: pa.Schema
     filter: str | None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the changes of each source: of the generations, the logs and the base table."""
-        base = self.sources.base
-        if self.after is None:
-            seen, changes = dict[UUID, int](), None
-        else:
-            seen = self.state.seen(self.after)
-            changes = changes_since(self.after, base, seen, self.state.stored)
-        with scan_errors(base, self.filter):
-            yield from self._unmerged(seen)
-            if changes is None:
-                yield from self._merged(dict.fromkeys(base.dataset.fragment_ids(), True))
+    def batches(
+        self, generations: Iterable[int], marks: Mapping[int, Changed], *, removed: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the changes of some generations and logs, by position, and of marked base rows.
+
+        With ``removed``, also the keys that were removed from the base table.
+        """
+        with scan_errors(self.sources.base, self.filter):
+            yield from self._unmerged(generations)
+            if self.since is None:
+                yield from self._merged(marks)
                 return
-            named = self._named(changes)
-            yield from self._merged(changes.rows, named)
-            yield from self._removed(changes, named)
+            named = self._named(self.since.named)
+            yield from self._merged(marks, named)
+            if removed:
+                yield from self._removed(self.since.base, named)
 
     @property
     def _stored(self) -> pa.Schema:
@@ -216,13 +244,14 @@ class _Reading:
         names = self.schema.names[: -len(_EXTRA)]
         return output_schema(self.sources.base, names)
 
-    def _unmerged(self, seen: Mapping[UUID, int]) -> Iterator[pa.RecordBatch]:
+    def _unmerged(self, generations: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Read the changed rows and tombstones of generations and logs."""
-        changed = self._changed(seen)
+        changed = self._changed()
         newest = replace(self.newest, deleted=self.newest.deleted | ~changed)
         scan = MergedScan(self.sources, newest, self._stored, self.filter, [ROW_ADDRESS])
         deleted = self.newest.deleted & changed
-        for at, source in enumerate(self.sources.generations):
+        for at in generations:
+            source = self.sources.generations[at]
             position = self._position_of(at)
             for batch in scan.generation(at):
                 addresses = batch.column(ROW_ADDRESS).to_numpy()
@@ -232,7 +261,7 @@ class _Reading:
                 )
             own = self.newest.positions_of(at)
             addresses = self.newest.addresses[own][deleted[own]]
-            if self.after is not None and len(addresses):
+            if self.since is not None and len(addresses):
                 hits = Hits.of(at, addresses, np.zeros(len(addresses)))
                 keys = fetch_rows(self.sources, hits, self._key, [])
                 (batch,) = keys.combine_chunks().to_batches()
@@ -240,17 +269,17 @@ class _Reading:
                     batch, DELETE, source.generation, source.region_id, position(addresses)
                 )
 
-    def _changed(self, seen: Mapping[UUID, int]) -> Mask:
+    def _changed(self) -> Mask:
         """Tell for each newest row of the generations and logs whether it is a change."""
         changed = np.ones(len(self.newest.keys), np.bool_)
-        if self.after is None:
+        if self.since is None:
             return changed
         for at, source in enumerate(self.sources.generations):
             own = self.newest.positions_of(at)
             entries = self._entries(at)
-            region = self.after.regions.get(source.region_id)
+            region = self.since.after.regions.get(source.region_id)
             if entries is None:
-                changed[own] = source.generation > seen.get(source.region_id, 0)
+                changed[own] = source.generation > self.since.seen.get(source.region_id, 0)
             elif region is not None:
                 later = entries[entries[:, 0] > region.position]
                 first = later[0, 1] if len(later) else np.iinfo(np.int64).max
@@ -262,7 +291,7 @@ class _Reading:
         source = self.sources.generations[at]
         if source.is_flushed:
             return None
-        followed = self.state.logs[source.region_id]
+        followed = self.logs[source.region_id]
         number = [rows.generation for rows in followed.rows].index(source.generation)
         return followed.entries[number]
 
@@ -278,13 +307,10 @@ class _Reading:
 
         return position
 
-    def _named(self, changes: BaseChanges) -> pa.Table:
+    def _named(self, generations: Sequence[StoredGeneration]) -> pa.Table:
         """Read the keys of generations that tell changes, without those that are still newer."""
-        base, chosen = self.sources.base, []
-        for region_id, (first, last) in changes.named.items():
-            stored = [s for s in self.state.plan.merged if s.region_id == region_id]
-            chosen += [s for s in stored if first <= s.generation <= last]
-        sources = replace(self.sources, generations=tuple(open_all(base, chosen)))
+        base = self.sources.base
+        sources = replace(self.sources, generations=tuple(open_all(base, generations)))
         newest = find_newest(sources.generations, base.primary_key, self.newest.keys.type)
         hits = Hits(newest.source, newest.addresses, np.zeros(len(newest.keys)))
         return self._not_newer(fetch_rows(sources, hits, self._key, []))
