@@ -244,6 +244,14 @@ class AsyncHandle:
         await self
         return self._handle.position
 
+    async def changed(self) -> pa.Table:
+        """Wait until the write is durable, and return the keys that ``only_if_unchanged`` left out.
+
+        See :attr:`memwal.writer.region_writer.handle.WriteHandle.changed`.
+        """
+        await self
+        return self._handle.changed
+
     def __await__(self) -> Generator[object, None, None]:
         return self._wait().__await__()
 

@@ -53,6 +53,8 @@ class TestWrites:
                 await writer.upsert(rows({1: 1, 2: 2, 3: 3}))
                 await writer.delete(keys(2))
                 await writer.upsert(pa.table({"id": [3], "text": ["3=None"]}), partial=True)
+                handle = await writer.upsert(rows({1: 7, 3: 7}), only_if_unchanged=rows({3: 7}))
+                assert (await handle.changed()).to_pydict() == {"id": [1, 3]}
                 found = await writer.lookup(keys(1, 2), columns=["n"])
                 assert found.column("n").to_pylist() == [1]
                 assert (await writer.scan(filter="id = 1", columns=["id"])).to_pydict() == {

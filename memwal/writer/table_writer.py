@@ -33,7 +33,7 @@ from memwal.writer.region_writer.handle import (
     finished_write,
 )
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
-from memwal.writer.region_writer.partial_rows import PartialRows
+from memwal.writer.region_writer.partial_rows import PartialRows, convert_condition
 from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
 from memwal.writer.region_writer.writer import WholeRows
 
@@ -80,7 +80,14 @@ class TableWriter:
 
     # Writes
 
-    def upsert(self, data: Rows, *, partial: bool = False, wait: bool | None = None) -> WriteHandle:
+    def upsert(
+        self,
+        data: Rows,
+        *,
+        partial: bool = False,
+        only_if_unchanged: Rows | None = None,
+        wait: bool | None = None,
+    ) -> WriteHandle:
         """Insert rows, or replace those that have the same key.
 
         >>> with table.writer() as writer:
@@ -100,6 +107,11 @@ class TableWriter:
         partial : bool, default False
             Whether columns other than the key may be missing. They keep their value; in a row that
             does not exist yet they are null.
+        only_if_unchanged : rows, optional
+            Rows as they were read: the key and the columns to compare. A row of ``data`` is written
+            only if the row of its key has these values when it goes to the log, or, for a key that
+            is not among them, does not exist; null equals null. ``changed`` of the handle has the
+            keys of the others. Structs, lists and blobs cannot be compared.
         wait : bool, optional
             Whether to return only when the rows are durable; ``durable`` of the options by
             default. If False, ``data`` must not be changed until the handle is done.
@@ -129,11 +141,17 @@ class TableWriter:
         self._guard.check()
         # A stream is read once, here: the rows may be converted twice.
         data = import_data(data)
-        if partial:
-            routing, batches = self._convert(data, RowSchema.convert_partial)
-            return self._write(routing, batches, PartialRows, wait)
-        routing, batches = self._convert(data, RowSchema.convert_upserts)
-        return self._write(routing, batches, WholeRows, wait)
+        convert = RowSchema.convert_partial if partial else RowSchema.convert_upserts
+        if only_if_unchanged is None:
+            routing, batches = self._convert(data, convert)
+            return self._write(routing, batches, PartialRows if partial else WholeRows, wait)
+        given = data, import_data(only_if_unchanged)
+        routing, (*batches, condition) = self._convert(
+            given,
+            lambda schema, both: [*convert(schema, both[0]), convert_condition(schema, both[1])],
+        )
+        rows_of = functools.partial(PartialRows, condition=condition)
+        return self._write(routing, batches, rows_of, wait)
 
     def append(self, data: Rows, *, wait: bool | None = None) -> WriteHandle:
         """Add rows to a table without a primary key. No row replaces another.

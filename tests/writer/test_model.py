@@ -147,6 +147,23 @@ class Machine(RuleBasedStateMachine):
         part = self._rows(given).select(["id", name])
         self._write(change, lambda: self.writer.upsert(part, partial=True))
 
+    @rule(keys=some_keys, stale=some_keys)
+    def upsert_if_unchanged(self, keys: list[int], stale: list[int]) -> None:
+        known, given, others = self.model.expected(), self._new(keys), self._new(stale)
+        read = {key: row for key, row in (known | others).items() if key in keys}
+        change = {key: row for key, row in given.items() if key not in stale}
+        handles: list[WriteHandle] = []
+
+        def write() -> WriteHandle:
+            rows = self._rows(given)
+            handles.append(self.writer.upsert(rows, only_if_unchanged=self._rows(read)))
+            return handles[0]
+
+        self._write(change, write)
+        if handles[0].done():
+            left_out = {row["id"] for row in handles[0].changed.to_pylist()}
+            assert left_out == given.keys() - change.keys()
+
     @rule(keys=some_keys)
     def upsert_keys_twice_in_one_batch(self, keys: list[int]) -> None:
         older, change = self._new(keys), self._new(keys[:2])

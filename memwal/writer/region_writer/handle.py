@@ -46,6 +46,8 @@ class PendingWrite:
     # Whether its rows were completed from writes that were not in the log yet: if one of those
     # fails, this write must fail too.
     derived: bool = False
+    # Keys of the rows that a condition left out; None for a write without rows of its own.
+    changed: pa.Table | None = None
     # For a step: the newest step of each source that the region has with it. The queue holds at
     # most one such write.
     applied: AppliedSteps | None = None
@@ -189,6 +191,16 @@ class WriteHandle:
                 if part.position is not None
             )
         )
+
+    @property
+    def changed(self) -> pa.Table:
+        """Keys of the rows that ``only_if_unchanged`` left out; waits, and raises as :meth:`wait`.
+
+        A table of the key columns; without columns if every row was written.
+        """
+        self.wait()
+        changed = [part.changed for _, part in self._parts if part.changed]
+        return pa.concat_tables(changed) if changed else pa.table({})
 
     def exception(self) -> MemWalError | None:
         """Return why the write failed; None if it succeeded or is not done yet."""

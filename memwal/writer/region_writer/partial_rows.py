@@ -1,8 +1,23 @@
-"""Partial upserts: a row without some of its columns, which keep their values.
+"""Upserts that need the current rows: partial and conditional ones.
 
-Rows are completed before they go to the log, so every stored row is whole and readers need no
-special case. The current rows are looked up without holding the log; rows that are written in the
-meantime are applied on top of them when the write gets its place in the queue.
+A partial row lacks some columns, which keep their values. A conditional row is written only if the
+row of its key is still the one that the caller has read. Both are decided before they go to the
+log, so every stored row is whole and readers need no special case. The current rows are looked up
+without holding the log; rows that are written in the meantime are applied on top of them when the
+write gets its place in the queue.
+
+What happens to a conditional upsert if a process pauses, dies or repeats:
+
+* It pauses before the write is queued: rows that were queued in the meantime are compared.
+* It pauses later: only a claim by another writer can change a row before the entry is stored. Then
+  the entry is refused, and the write fails or is decided anew. Without a row to write there is no
+  entry, so that the epoch is verified instead: the region was this writer's when it was decided.
+* A queued write with which rows were compared fails: the conditional write fails with it, even if
+  it has no row. Else it would report a change that never happened.
+* It dies: the entry is in the log or not. A repetition compares anew. It writes the same rows again
+  if they have the compared values still, and otherwise reports them as changed.
+* Another program changes the base table directly, which no claim prevents, or a fenced client that
+  does not notice it appends: its rows may be overwritten as if they had come before.
 """
 
 from __future__ import annotations
@@ -12,10 +27,13 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
+from memwal.format.values import single_array
+from memwal.inputs.rows import Rows
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.reader.lookup import lookup_rows
@@ -26,22 +44,32 @@ from memwal.storage.location import TableLocation
 
 
 class PartialRows:
-    """Rows of one region with the key and some other columns; the last of a key counts."""
+    """Rows of one region with the key and some other columns; the last of a key counts.
 
-    def __init__(self, row_schema: RowSchema, batches: Sequence[pa.RecordBatch]) -> None:
+    ``condition`` are the rows that must be unchanged, see :func:`convert_condition`.
+    """
+
+    def __init__(
+        self,
+        row_schema: RowSchema,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        condition: pa.RecordBatch | None = None,
+    ) -> None:
         rows = pa.Table.from_batches(batches)
         newest = newest_row_positions(key_column(rows, row_schema.primary_key))
         self.row_schema = row_schema
+        self._condition = condition
         self._rows = rows.take(pa.array(newest)).combine_chunks()
         # The key columns, one row per distinct key.
         self.keys = self._rows.select(row_schema.primary_key)
 
-    def complete(self, current: Sequence[pa.Table]) -> list[pa.RecordBatch]:
-        """Return whole stored rows, with the missing columns taken from the current rows.
+    def complete(self, current: Sequence[pa.Table]) -> tuple[list[pa.RecordBatch], pa.Table]:
+        """Return whole stored rows, and the keys of the rows that the condition leaves out.
 
-        ``current`` are stored rows, oldest first; the newest row of a key counts. A key without a
-        row, or whose row is a delete, does not exist yet: its missing columns become null. Raises
-        InvalidInputError if one of these may not be null.
+        ``current`` are stored rows, oldest first; the newest row of a key counts, and gives the
+        missing columns. A key without a row, or whose row is a delete, does not exist yet: its
+        missing columns become null. Raises InvalidInputError if one of these may not be null.
         """
         primary_key = self.row_schema.primary_key
         before = pa.concat_tables(
@@ -55,9 +83,14 @@ class PartialRows:
         at = pc.index_in(
             key_column(self.keys, primary_key), value_set=key_column(alive, primary_key)
         )
+        given, changed = self._rows, self.keys.slice(0, 0)
+        if self._condition is not None:
+            unchanged = self._unchanged(self._condition, alive, at)
+            changed = self.keys.filter(pc.invert(unchanged))
+            given, at = given.filter(unchanged), at.filter(unchanged)
         columns = [
-            self._rows.column(field.name)
-            if field.name in self._rows.column_names
+            given.column(field.name)
+            if field.name in given.column_names
             else alive.column(field.name).take(at)
             for field in self.row_schema.base_schema
         ]
@@ -67,9 +100,60 @@ class PartialRows:
                     f"{column.null_count} rows do not exist yet and lack column {field.name}, "
                     "which may not be null; give it"
                 )
-        columns.append(pa.repeat(pa.scalar(False), self.keys.num_rows))
+        columns.append(pa.repeat(pa.scalar(False), given.num_rows))
         rows = pa.Table.from_arrays(columns, schema=self.row_schema.schema)
-        return list(rows.combine_chunks().to_batches())
+        whole = [batch for batch in rows.combine_chunks().to_batches() if batch.num_rows]
+        return whole, changed
+
+    def _unchanged(self, condition: pa.RecordBatch, alive: pa.Table, at: pa.Array) -> pa.Array:
+        """Tell for each key whether its row, number ``at`` of ``alive``, is as the condition says.
+
+        Null for a key that is in neither: it does not exist, as it did not before.
+        """
+        primary_key = self.row_schema.primary_key
+        before = pc.index_in(
+            key_column(self.keys, primary_key), value_set=key_column(condition, primary_key)
+        )
+        unchanged = pc.equal(before.is_null(), at.is_null())
+        for name in condition.schema.names:
+            if name not in primary_key:
+                was, now = condition.column(name).take(before), alive.column(name).take(at)
+                unchanged = pc.and_(unchanged, _equal(was, now))
+        return unchanged
+
+
+def convert_condition(row_schema: RowSchema, rows: Rows) -> pa.RecordBatch:
+    """Convert rows that must be unchanged: one for each key, with the columns to compare.
+
+    A key without a row must not exist. Raises InvalidInputError as
+    :meth:`RowSchema.convert_partial`, or if a column has a type whose values cannot be compared.
+    """
+    batches = row_schema.convert_partial(rows)
+    key = [row_schema.schema.field(name) for name in row_schema.primary_key]
+    schema = batches[0].schema if batches else pa.schema(key)
+    for field in schema:
+        if field in key:
+            continue
+        try:
+            _equal(pa.nulls(1, field.type), pa.nulls(1, field.type))
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidInputError(
+                f"only_if_unchanged cannot compare column {field.name}, which is {field.type}; "
+                "give others, such as the text from which it is computed, or a version"
+            ) from error
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    newest = newest_row_positions(key_column(table, row_schema.primary_key))
+    return pa.RecordBatch.from_arrays(
+        [single_array(column) for column in table.take(pa.array(newest)).columns], schema=schema
+    )
+
+
+def _equal(one: pa.Array, other: pa.Array) -> pa.Array:
+    """Compare values; null equals null, and NaN equals NaN."""
+    same = pc.equal(one, other)
+    if pt.is_floating(one.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    return pc.coalesce(same, pc.and_(pc.is_null(one), pc.is_null(other)))
 
 
 def current_rows(

@@ -222,15 +222,20 @@ class RegionWriter:
                     pending = group_by_schema(
                         [batch for w in self._log_queue.pending() for batch in w.batches]
                     )
+                    batches, changed = rows.complete([*current, *logged, *pending])
                     write = PendingWrite(
-                        rows.complete([*current, *logged, *pending]),
+                        batches,
                         rows.row_schema,
                         buffered=not (wait or self._settings.durable),
                         derived=bool(pending),
+                        changed=changed,
                     )
                     self._enqueue(write)
                     break
             # Some of the rows written in the meantime are flushed and not in memory: look up again.
+        if changed.num_rows and not batches:
+            # No entry will tell whether the rows were compared with the newest ones.
+            self._claimed.verify()
         if wait:
             write.wait()
         return write
