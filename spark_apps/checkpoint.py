@@ -10,16 +10,7 @@ import sys
 
 from memwal.jobs.options import CheckpointOptions
 from memwal.jobs.table.checkpoint import checkpoint
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("checkpoint", __doc__),
-        CheckpointOptions,
-        lambda application: checkpoint(application.table.location, application.options),
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_table_job("checkpoint", __doc__, CheckpointOptions, checkpoint))

@@ -9,16 +9,7 @@ import sys
 
 from memwal.jobs.options import CompactOptions
 from memwal.jobs.table.compact import compact
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("compact", __doc__),
-        CompactOptions,
-        lambda application: compact(application.table.location, application.options),
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_table_job("compact", __doc__, CompactOptions, compact))

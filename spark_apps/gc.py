@@ -11,16 +11,7 @@ import sys
 
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.options import GcOptions
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("gc", __doc__),
-        GcOptions,
-        lambda application: collect_garbage(application.table.location, application.options),
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_table_job("gc", __doc__, GcOptions, collect_garbage))

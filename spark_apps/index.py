@@ -9,16 +9,7 @@ import sys
 
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.options import IndexOptions
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("index", __doc__),
-        IndexOptions,
-        lambda application: build_indexes(application.table.location, application.options),
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_table_job("index", __doc__, IndexOptions, build_indexes))

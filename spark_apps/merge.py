@@ -14,11 +14,6 @@ from memwal.jobs.options import MergeOptions
 from memwal.spark.application import Application, job_parser, run_application
 
 
-def main() -> int:
-    parser = job_parser("merge", __doc__)
-    return run_application(parser, MergeOptions, checked_merge)
-
-
 def checked_merge(application: Application[MergeOptions]) -> JobResult:
     """Merge, once the regions are known to exist."""
     options = application.options
@@ -27,4 +22,4 @@ def checked_merge(application: Application[MergeOptions]) -> JobResult:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_application(job_parser("merge", __doc__), MergeOptions, checked_merge))

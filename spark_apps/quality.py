@@ -10,17 +10,15 @@ import sys
 
 from memwal.jobs.options import QualityOptions
 from memwal.jobs.table.quality_check import check_quality
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("quality", __doc__),
-        QualityOptions,
-        lambda application: check_quality(application.table.location, application.options),
-        failure_of=lambda result: result.warnings[0] if result.warnings else None,
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_table_job(
+            "quality",
+            __doc__,
+            QualityOptions,
+            check_quality,
+            failure_of=lambda result: result.warnings[0] if result.warnings else None,
+        )
+    )

@@ -9,16 +9,7 @@ import sys
 
 from memwal.jobs.options import RecoverOptions
 from memwal.jobs.table.recover import recover
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("recover", __doc__),
-        RecoverOptions,
-        lambda application: recover(application.table.location, application.options),
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_table_job("recover", __doc__, RecoverOptions, recover))

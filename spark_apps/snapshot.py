@@ -9,16 +9,7 @@ import sys
 
 from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table.snapshot import build_snapshot
-from memwal.spark.application import job_parser, run_application
-
-
-def main() -> int:
-    return run_application(
-        job_parser("snapshot", __doc__),
-        SnapshotOptions,
-        lambda application: build_snapshot(application.table.location, application.options),
-    )
-
+from memwal.spark.application import run_table_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_table_job("snapshot", __doc__, SnapshotOptions, build_snapshot))

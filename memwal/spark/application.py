@@ -181,6 +181,23 @@ def run_application(
     return ExitCode.DONE if failure is None else _fail(failure, ExitCode.FAILED)
 
 
+def run_table_job(
+    job: str,
+    description: str,
+    options: type[Options],
+    run: Callable[[TableLocation, Options], JobReport],
+    *,
+    failure_of: Callable[[Any], str | None] = lambda result: None,
+) -> int:
+    """Run a job that needs only the table and its options; see :func:`run_application`."""
+    return run_application(
+        job_parser(job, description),
+        options,
+        lambda application: run(application.table.location, application.options),
+        failure_of=failure_of,
+    )
+
+
 def _run_job(
     arguments: Namespace,
     options: Options,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -46,14 +46,11 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(name: str, *arguments: object) -> int:
-        spec = importlib.util.spec_from_file_location(f"spark_app_{name}", APPS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-        code: int = module.main()
-        return code
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(APPS / f"{name}.py"), run_name="__main__")
+        assert isinstance(end.value.code, int)
+        return end.value.code
 
     yield run
     for number, handler in handlers.items():
