@@ -190,6 +190,9 @@ def test_an_image_has_nothing_of_its_build(container: Container) -> None:
 def test_the_command_line_answers(container: Container, image: str) -> None:
     command = [] if image == "memwal" else ["memwal"]
     assert container.start(*command, "--version").startswith("memwal ")
+    container.shell("python -c 'import prometheus_client, opentelemetry.sdk, psycopg'")
+    if image != "memwal":
+        container.shell("python -c 'import great_expectations'")
 
 
 def test_the_command_line_keeps_a_table(engine: Engine) -> None:
@@ -228,6 +231,8 @@ def test_airflow_has_the_plugin_and_what_the_chart_configures(engine: Engine) ->
     providers = container.start("airflow", "providers", "list", "--output=plain")
     for name in ("celery", "cncf-kubernetes", "fab", "postgres", "apache-spark"):
         assert f"apache-airflow-providers-{name} " in providers
+    page = "from memwal_airflow.web.page import STATIC; print((STATIC / 'index.html').read_text())"
+    assert "<script" in container.shell(f'python -c "{page}"')
     assert set(container.shell("ls /opt/memwal/dags").split()) == {
         path.name for path in (ROOT / "dags").glob("*.py")
     }

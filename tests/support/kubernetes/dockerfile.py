@@ -1,4 +1,4 @@
-"""A Dockerfile as data, and its stages carried out in a folder, without an engine."""
+"""A Dockerfile as data, and which files go to an engine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shlex
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -64,15 +62,6 @@ class Dockerfile:
         """The last ``USER``, ``ENTRYPOINT``, ... that counts for a stage."""
         found = [step for stage in self.line(name) for step in stage.of(keyword)]
         return found[-1] if found else None
-
-    def environment(self, name: str) -> dict[str, str]:
-        """``ENV`` of a stage and those below it."""
-        return {
-            key: value
-            for stage in self.line(name)
-            for step in stage.of("ENV")
-            for key, value in step.pairs().items()
-        }
 
 
 def read(path: Path) -> Dockerfile:
@@ -145,95 +134,3 @@ def _matches(path: str, pattern: str) -> bool:
         return fnmatch(path.rsplit("/", 1)[-1], pattern.removeprefix("**/"))
     parts, wanted = path.split("/"), pattern.split("/")
     return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))
-
-
-class Bench:
-    """Carries stages out in a folder that takes the place of ``/``.
-
-    ``COPY`` and ``RUN`` are done as they stand, with ``/opt``, ``/src`` and ``/dist`` below the
-    folder, ``/usr/bin/python3`` another Python, and the caches those of this user. Packages of
-    Debian are left to an engine.
-    """
-
-    def __init__(
-        self, dockerfile: Dockerfile, root: Path, source: Path, files: set[str], python: Path
-    ) -> None:
-        self._dockerfile = dockerfile
-        self._root = root
-        self._source = source
-        self._files = files
-        self._python = python
-        self._done: set[str] = set()
-
-    def place(self, text: str) -> str:
-        """Text with the paths of the image made those of the folder."""
-        moved = re.sub(r"(?<![\w./-])/(opt|src|dist)\b", rf"{self._root}/\1", text)
-        return moved.replace("/usr/bin/python3", str(self._python))
-
-    def environment_of(self, image: str, environ: Mapping[str, str]) -> Path:
-        """Make the environment of Python that an image copies, and return where it is."""
-        ((origin, place),) = (
-            (step.flags[0].removeprefix("--from="), step.words()[-1])
-            for step in self._dockerfile.stages[image].of("COPY")
-            if step.flags
-        )
-        shutil.rmtree(self.place(place), ignore_errors=True)
-        self.run(origin, environ)
-        return Path(self.place(place))
-
-    def environment(self, name: str, environ: Mapping[str, str]) -> dict[str, str]:
-        """``ENV`` of a stage, in the folder."""
-        return {
-            key: self.place(value).replace("$PATH", environ["PATH"])
-            for key, value in self._dockerfile.environment(name).items()
-        }
-
-    def run(self, name: str, environ: Mapping[str, str]) -> None:
-        """Carry out a stage, and first what it is built on and copies from; each once."""
-        if name in self._done:
-            return
-        stage = self._dockerfile.stages[name]
-        if stage.base in self._dockerfile.stages:
-            self.run(stage.base, environ)
-        variables = {**environ, **self.environment(name, environ)}
-        folder = self._root
-        for step in stage.steps:
-            if step.keyword == "WORKDIR":
-                folder = Path(self.place(step.text))
-                folder.mkdir(parents=True, exist_ok=True)
-            elif step.keyword == "COPY":
-                self._copy(step, folder, environ)
-            elif step.keyword == "RUN" and "apt-get" not in step.text:
-                self._shell(step, folder, variables)
-        self._done.add(name)
-
-    def _copy(self, step: Step, folder: Path, environ: Mapping[str, str]) -> None:
-        *sources, target = step.words()
-        (origin,) = [flag.removeprefix("--from=") for flag in step.flags] or [""]
-        if origin:
-            self.run(origin, environ)
-            # The stages share one folder: what one makes for another is in place.
-            assert sources == [target], f"line {step.line}: copied to another place"
-            return
-        place = Path(self.place(target)) if target.startswith("/") else folder / target
-        for source in sources:
-            below = sorted(name for name in self._files if name.startswith(f"{source}/"))
-            copies = {name: place / Path(name).relative_to(source) for name in below}
-            if source in self._files:
-                copies[source] = place / Path(source).name if target[-1] in "./" else place
-            assert copies, f"line {step.line}: nothing of {source} goes to the engine"
-            for name, copy in copies.items():
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(self._source / name, copy)
-
-    def _shell(self, step: Step, folder: Path, variables: Mapping[str, str]) -> None:
-        done = subprocess.run(
-            ["/bin/sh", "-euc", self.place(step.text)],
-            cwd=folder,
-            env=dict(variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise AssertionError(f"line {step.line}: exit code {done.returncode}\n{done.stdout}")
