@@ -215,10 +215,10 @@ def airflow(folder: Path) -> None:
 def kubernetes(folder: Path) -> None:
     """The parts that start drivers in a cluster are there, on the client that they ask for."""
     import kubernetes.client
-    from memwal_airflow.kubernetes import api, cluster, driver_pod
+    from memwal_airflow.kubernetes import cluster, driver_pod, pods
 
     assert kubernetes.client.CoreV1Api
-    assert all(module.__doc__ for module in (cluster, driver_pod, api))
+    assert all(module.__doc__ for module in (cluster, driver_pod, pods))
     table = make(folder)
     table.merge()
     assert table.base().dataset.count_rows() == 10
