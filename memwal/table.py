@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 import pyarrow as pa
@@ -367,11 +367,14 @@ class Table(Queries):
         until: str | None = None,
         columns: Sequence[str] | None = None,
         filter: SqlFilter | None = None,
+        grain: Literal["net", "log"] = "net",
     ) -> Changes:
-        """Feed of the keys that changed after a token: see :class:`memwal.feed.changes.Changes`."""
+        """Feed of what changed after a token: see :class:`memwal.feed.changes.Changes`."""
         from memwal.feed.changes import Changes
 
-        return Changes(self.location, after=after, until=until, columns=columns, filter=filter)
+        return Changes(
+            self.location, after=after, until=until, columns=columns, filter=filter, grain=grain
+        )
 
     def status(
         self,

@@ -22,6 +22,11 @@ that the token names was cleaned up; and a key that the token's reader saw in a 
 if a merge of that together with a later delete left no trace of it, and these were collected. A tag
 on the version keeps both, as the collector keeps generations that a tagged version does not have.
 
+The log grain reads every version from the logs (:mod:`memwal.feed.log_rows`), and counts each merge
+as seen. The changes of the base table that are left are direct writes, and come last: a row that no
+merge made is newer than all merged versions of its key, and is left out if its key has unmerged
+ones. After the table went back, merges count as direct writes.
+
 A feed returns the row that a key has when it is read, so a change that cannot be told from an
 older one is returned once more, as an upsert, or as a delete of a key that is not there.
 

@@ -99,13 +99,20 @@ def expired(location: TableLocation, reason: str) -> TokenExpiredError:
 
 
 def changes_since(
-    token: FeedToken, base: BaseTable, seen: Mapping[UUID, int], stored: Mapping[UUID, int]
+    token: FeedToken,
+    base: BaseTable,
+    seen: Mapping[UUID, int],
+    stored: Mapping[UUID, int],
+    *,
+    logged: bool,
 ) -> BaseChanges:
     """Compare a version with that of a token.
 
     The reader of the token has seen the generations of each region up to ``seen``. From ``stored``
-    on, its merged generations are still stored. Raises TokenExpiredError if the token's version was
-    cleaned up or is one of another table, or generations are needed that were collected.
+    on, its merged generations are still stored. If the changes are ``logged``, the logs tell what
+    was merged since, until the table goes back. Raises TokenExpiredError if the token's version was
+    cleaned up or is one of another table, or generations are needed that were collected; of logged
+    changes also if generations were given up.
     """
     if token.version == base.version and token.digest == base.digest:
         return NO_CHANGES
@@ -114,7 +121,7 @@ def changes_since(
     walk: _Walk | None = None
     for before, after in pairwise(_read_versions(token, base)):
         if walk is None:
-            walk = _Walk(base.location, token, stored, before, dict(seen))
+            walk = _Walk(base.location, token, stored, before, dict(seen), logged)
         walk.step(before, after)
     return NO_CHANGES if walk is None else walk.result()
 
@@ -175,6 +182,7 @@ class _Walk:
     stored: Mapping[UUID, int]
     first: _Version
     seen: dict[UUID, int]
+    logged: bool
     changed: dict[int, Changed] = field(default_factory=dict)
     added: set[int] = field(default_factory=set)
     removed: dict[int, dict[int, list[Numbers] | None]] = field(default_factory=dict)
@@ -245,11 +253,12 @@ class _Walk:
         for region_id, (earlier, last) in merged.items():
             region = self.token.regions.get(region_id)
             earlier = max(earlier, self.first.merged.get(region_id, 0))
-            if region is not None and earlier < min(last, region.newest):
-                is_mixed = True
-                if not is_write and before.states == after.states:
-                    reason = f"generations up to {last} of region {region_id} were given up"
-                    raise expired(self.location, reason)
+            has_seen = region is not None and earlier < min(last, region.newest)
+            is_mixed |= has_seen
+            is_gone = not is_write and before.states == after.states
+            if is_gone and (has_seen or (self.logged and earlier < last)):
+                reason = f"generations up to {last} of region {region_id} were given up"
+                raise expired(self.location, reason)
         unseen = {
             region_id: (max(earlier, self.seen.get(region_id, 0)) + 1, last)
             for region_id, (earlier, last) in merged.items()

@@ -1,11 +1,11 @@
-"""The feed: the newest row of each key that changed after a token, as a stream."""
+"""The feed: the rows that changed after a token, as a stream: newest ones, or all versions."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import numpy as np
@@ -22,8 +22,10 @@ from memwal.feed.base_changes import (
     read_marked,
     removed_keys,
 )
+from memwal.feed.log_rows import LoggedPart, LogRange, check_logged, read_logged
 from memwal.feed.state import FeedState, read_state, read_state_at
 from memwal.feed.token import FeedToken
+from memwal.format.paths import MAX_COUNTER
 from memwal.lsm.wal.follow import Followed
 from memwal.reader.base_rows import rows_of_keys
 from memwal.reader.hits import Hits, fetch_rows
@@ -53,7 +55,7 @@ _EXTRA: Final = (
 
 @public_methods
 class Changes(Result):
-    """Keys of a table that changed after a token, each once with its newest row.
+    """Keys of a table that changed after a token, each once with its newest row, or each version.
 
     Made by :meth:`memwal.Table.changes`; read when it is used. Unflushed rows are changes as soon
     as they are acknowledged. Using a feed again reads the same changes, or newer rows of their
@@ -62,9 +64,13 @@ class Changes(Result):
     * ``_change``: ``upsert`` or ``delete``. A delete may be of a key that never was there;
     * ``_gen``: the generation that has the change, 0 for the base table;
     * ``_region``: the region, null for the base table;
-    * ``_position``: the entry of the region's log, null if it is flushed.
+    * ``_position``: the entry of the region's log, null if it is flushed and the grain is "net".
 
     ``_gen`` and ``_position`` order the changes within a region. Regions have no common order.
+
+    The grain "log" returns every version of a row that was acknowledged after the token, in the
+    order of each region's log: later versions of a key follow earlier ones. Merges are no change.
+    What other clients wrote to the base table directly comes last, as in the grain "net".
 
     >>> feed = table.changes()
     >>> table.upsert({"id": 1, "n": 7, "text": "a"})
@@ -80,6 +86,9 @@ class Changes(Result):
         generation that has been flushed since may be newer.
     columns, filter : optional
         As for a scan; columns of the key are added, and deletes returned in any case.
+    grain : {"net", "log"}
+        What is returned of each key: its newest row, or every version. The whole table, without
+        ``after``, has the newest rows only.
 
     Raises
     ------
@@ -90,8 +99,10 @@ class Changes(Result):
     TokenExpiredError
         Mostly when it is used. The version of the base table that the token names was cleaned up,
         or generations were collected that alone tell of a deleted key: ones with rows that the
-        token's reader saw before they were merged. Without a tag on :attr:`version`, they stay for
-        the retention of the collection, an hour by default.
+        token's reader saw before they were merged. With the grain "log", also if log entries behind
+        the token were collected or abandoned, or their generations given up. Without a tag on
+        :attr:`version`, generations and their log entries stay for the retention of the collection,
+        an hour by default.
     """
 
     def __init__(
@@ -102,9 +113,11 @@ class Changes(Result):
         until: str | None,
         columns: Sequence[str] | None,
         filter: str | None,
+        grain: Literal["net", "log"],
     ) -> None:
         super().__init__(lambda: retry_if_collected(self._start), lambda: self._output)
         self._location = location
+        self._grain = grain
         self._columns = columns
         self._filter = parenthesize_filter(filter)
         self._until = None if until is None else FeedToken.parse(until)
@@ -176,12 +189,19 @@ class Changes(Result):
         base = sources.base
         key_type = key_column(base.schema.empty_table(), base.primary_key).type
         newest = find_newest(sources.generations, base.primary_key, key_type)
-        since = None if self._after is None else Since.of(self._after, state)
+        logged = self._grain == "log"
+        since = None if self._after is None else Since.of(self._after, state, logged=logged)
         reading = Reading(sources, newest, state.logs, since, self._schema_of(base), self._filter)
         whole = dict[int, Changed].fromkeys(base.dataset.fragment_ids(), True)
         marks = whole if since is None else since.base.rows
-        generations = range(len(sources.generations))
-        batches = public_items(reading.batches(generations, marks, removed=True), "to_reader()")
+        if since is not None and logged:
+            logs = state.logged_since(since.after, self._until or state.token)
+            # A direct write is newer than the merged versions of its key, and is left out if the
+            # key has unmerged ones.
+            parts = [reading.versions(logs), reading.batches((), marks, removed=True)]
+        else:
+            parts = [reading.batches(range(len(sources.generations)), marks, removed=True)]
+        batches = public_items(itertools.chain.from_iterable(parts), "to_reader()")
         # The first batch is read now, while the feed can still start over.
         first = list(itertools.islice(batches, 1))
         return pa.RecordBatchReader.from_batches(reading.schema, itertools.chain(first, batches))
@@ -197,10 +217,12 @@ class Since:
     named: tuple[StoredGeneration, ...]  # of ``base.named``
 
     @classmethod
-    def of(cls, after: FeedToken, state: FeedState) -> Since:
-        """Compare a state with that of a token; errors as of :func:`changes_since`."""
-        seen = state.seen(after)
-        changes = changes_since(after, state.plan.base, seen, state.stored)
+    def of(cls, after: FeedToken, state: FeedState, *, logged: bool) -> Since:
+        """Compare a state with that of a token; arguments and errors as :func:`changes_since`."""
+        base, seen = state.plan.base, state.seen(after)
+        if logged:
+            seen = dict.fromkeys(base.details.merged, MAX_COUNTER)
+        changes = changes_since(after, base, seen, state.stored, logged=logged)
         nothing = 1, 0
         named = []
         for stored in state.plan.merged:
@@ -238,6 +260,15 @@ class Reading:
             if removed:
                 yield from self._removed(self.since.base, named)
 
+    def versions(self, logs: Sequence[LogRange]) -> Iterator[pa.RecordBatch]:
+        """Read all versions in some logs; TokenExpiredError before the first if one is gone."""
+        base = self.sources.base
+        surveys = [check_logged(base.location, log) for log in logs]
+        with scan_errors(base, self.filter):
+            for log, survey in zip(logs, surveys, strict=True):
+                for part in read_logged(base, log, survey):
+                    yield from self._versions(part)
+
     @property
     def _stored(self) -> pa.Schema:
         """Columns of the table in the result."""
@@ -268,6 +299,34 @@ class Reading:
                 yield self._output(
                     batch, DELETE, source.generation, source.region_id, position(addresses)
                 )
+
+    def _versions(self, part: LoggedPart) -> Iterator[pa.RecordBatch]:
+        """Read the rows and the tombstones of a part of a log, in order."""
+        sources = replace(self.sources, generations=(part.source,))
+        count = len(part.deleted)
+        addresses = np.arange(count, dtype=np.uint64)
+        newest = NewestRows(pa.nulls(0), np.zeros(count, np.int64), addresses, part.deleted)
+        scan = MergedScan(sources, newest, self._stored, self.filter, [ROW_ADDRESS])
+        found = [(batch, UPSERT) for batch in scan.generation(0)]
+        if part.deleted.any():
+            hits = Hits.of(0, addresses[part.deleted], np.zeros(np.count_nonzero(part.deleted)))
+            keys = fetch_rows(sources, hits, self._key, [])
+            keys = keys.append_column(ROW_ADDRESS, pa.array(hits.rows))
+            found += [(batch, DELETE) for batch in keys.combine_chunks().to_batches()]
+        outputs = []
+        for batch, change in found:
+            rows = batch.column(ROW_ADDRESS).to_numpy()
+            at = np.searchsorted(part.entries[:, 2], rows.astype(np.int64), side="right") - 1
+            position, generation = (
+                pa.array(part.entries[at, n].astype(np.uint64)) for n in range(2)
+            )
+            outputs.append(self._output(batch, change, generation, part.source.region_id, position))
+        if not part.deleted.any():
+            yield from outputs
+            return
+        rows = np.concatenate([batch.column(ROW_ADDRESS).to_numpy() for batch, _ in found])
+        ordered = pa.Table.from_batches(outputs).take(pa.array(np.argsort(rows)))
+        yield from ordered.combine_chunks().to_batches()
 
     def _changed(self) -> Mask:
         """Tell for each newest row of the generations and logs whether it is a change."""
@@ -372,11 +431,13 @@ class Reading:
         self,
         batch: pa.RecordBatch,
         change: str,
-        generation: int = 0,
+        generation: int | pa.Array = 0,
         region_id: UUID | None = None,
         position: pa.Array | None = None,
     ) -> pa.RecordBatch:
         count = batch.num_rows
+        if isinstance(generation, int):
+            generation = pa.repeat(pa.scalar(generation, pa.uint64()), count)
         columns = [
             batch.column(name) if name in batch.schema.names else pa.nulls(count, field.type)
             for name, field in zip(self._stored.names, self.schema, strict=False)
@@ -384,7 +445,7 @@ class Reading:
         region = None if region_id is None else str(region_id)
         columns += [
             pa.repeat(pa.scalar(change, pa.string()), count),
-            pa.repeat(pa.scalar(generation, pa.uint64()), count),
+            generation,
             pa.repeat(pa.scalar(region, pa.string()), count),
             pa.nulls(count, pa.uint64()) if position is None else position,
         ]

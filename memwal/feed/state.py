@@ -10,6 +10,7 @@ from uuid import UUID
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import TableSetupError
 from memwal.feed.base_changes import expired
+from memwal.feed.log_rows import LogRange
 from memwal.feed.token import FeedToken, SeenRegion
 from memwal.format.region_manifest import INCARNATION_NUMBERS, RegionManifest
 from memwal.lsm.wal.follow import Followed, UnflushedLog
@@ -65,6 +66,18 @@ class FeedState:
                 # Every generation was flushed from entries that the token has.
                 seen[region_id] = manifest.current_generation - 1
         return seen
+
+    def logged_since(self, after: FeedToken, until: FeedToken) -> list[LogRange]:
+        """Return the log entries between two tokens, those of earlier region specs first."""
+        ranges = []
+        regions = self.plan.snapshot.manifests.items()
+        for region_id, manifest in sorted(regions, key=lambda item: (item[1].spec_id, item[0])):
+            first = manifest.incarnation * INCARNATION_NUMBERS
+            seen = after.regions.get(region_id, SeenRegion(first, first, first))
+            last = until.regions[region_id].position
+            if last > seen.position:
+                ranges.append(LogRange(region_id, seen.position, last, seen.generation + 1))
+        return ranges
 
 
 def read_state(location: TableLocation) -> FeedState:
