@@ -32,7 +32,7 @@ PACKAGES: Final = {
 """First columns of the table, which Python follows."""
 
 CHECKS: Final = {
-    "DAG files": ("tests/dags/test_memwal_tables.py",),
+    "DAGs and sensors": ("tests/dags/test_memwal_tables.py", "tests/plugins/sensors"),
     "life of a table": ("tests/dags/test_in_airflow.py::test_a_table_is_maintained",),
     "API of the page": ("tests/plugins/web/test_app.py", "tests/plugins/web/test_views.py"),
     "page in a browser": ("tests/dags/test_page_in_airflow.py",),

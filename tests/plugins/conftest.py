@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.airflow.dag_bag import load_dag_bag
+from support.airflow.outlet_events import OutletEvents
 from support.data.copied import copy_of
 from support.kubernetes.kubernetes_server import KubernetesServer, kubeconfig, running_kubernetes
 
@@ -176,12 +177,10 @@ class Event:
 @pytest.fixture
 def context() -> dict[str, Any]:
     """What Airflow gives to a task."""
-    from memwal_airflow.assets import indexed_asset, merged_asset
-
     return {
         "ti": TaskInstance(),
         "params": {},
-        "outlet_events": {asset: Event() for asset in (merged_asset("t"), indexed_asset("t"))},
+        "outlet_events": OutletEvents(Event),
         "task_state_store": TaskState(),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ import pytest
 from memwal_airflow import due_dag
 from memwal_airflow.due_dag import DUE_ALIAS, build_due_dag, start, still_due
 from memwal_airflow.version_compat import AirflowSkipException
+from support.airflow.outlet_events import OutletEvents
 
 from memwal.catalog import Catalog
 from memwal.errors import StoreUnavailableError
@@ -110,7 +110,7 @@ class Updates:
 
 
 def test_the_assets_of_exactly_these_tables_are_updated(catalog: Catalog, active: set[str]) -> None:
-    outlets: defaultdict[Any, Updates] = defaultdict(Updates)
+    outlets = OutletEvents(Updates)
     merge(catalog, "served")
     active.add("late")
     events = {
@@ -120,7 +120,7 @@ def test_the_assets_of_exactly_these_tables_are_updated(catalog: Catalog, active
     started = start.function(triggering_asset_events=events, outlet_events=outlets)
     assert sorted(started) == ["flights", "ships"]
     ((alias, updates),) = outlets.items()
-    assert alias.name == DUE_ALIAS
+    assert alias == DUE_ALIAS
     jobs = {"jobs": {"merge": "a limit"}}
     assert updates.made == {"memwal://flights/due": jobs, "memwal://ships/due": jobs}
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from memwal_airflow.fleet_dag import (
     unstarted_tables,
     unwatched_tables,
 )
+from support.airflow.outlet_events import OutletEvents
 
 from memwal.catalog import Catalog, Policy, read_snapshot
 from memwal.catalog.records import START_JOB
@@ -105,7 +105,7 @@ def test_a_due_table_with_an_active_run_is_not_started_again(
         catalog.register(name, uri=backlog.uri)
         catalog.backoffs.record_failure(name, START_JOB, "no run")
     monkeypatch.setattr(fleet_dag, "active_runs", lambda tables: {"runs"} & set(tables))
-    updates: dict[Any, Any] = defaultdict(MagicMock)
+    updates = OutletEvents(MagicMock)
     assert start_unwatched.function(drained=False, outlet_events=updates) == ["waits"]
 
 

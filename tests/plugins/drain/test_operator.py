@@ -15,6 +15,7 @@ from memwal_airflow.drain.dag import drain_params, plan, raise_failures
 from memwal_airflow.drain.operator import MemWalDrainOperator
 from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.version_compat import AirflowFailException, AirflowSkipException
+from support.airflow.outlet_events import OutletEvents
 from support.data.tables import MakeTable, numbered
 
 from memwal.catalog import Catalog, Policy
@@ -49,7 +50,7 @@ def run(catalog: Catalog, context: dict[str, Any], without_spark: None) -> Run:
         context["triggering_asset_events"] = {"memwal://due/0": [event]} if announced else {}
         context["params"] = {**drain_params().dump(), **params}
         context["dag_run"] = SimpleNamespace(run_after=datetime.now(UTC))
-        context["outlet_events"] = defaultdict(Updates)
+        context["outlet_events"] = OutletEvents(Updates)
         task = MemWalDrainOperator(task_id="drain", failed_task_id="failed", pool=pool)
         context["task"] = task
         return task.execute(context), context
