@@ -26,6 +26,7 @@ from memwal.feed.log_rows import LoggedPart, LogRange, check_logged, read_logged
 from memwal.feed.state import FeedState, read_state, read_state_at
 from memwal.feed.token import FeedToken
 from memwal.format.paths import MAX_COUNTER
+from memwal.lsm.key_matches import newest_row_positions
 from memwal.lsm.wal.follow import Followed
 from memwal.reader.base_rows import rows_of_keys
 from memwal.reader.hits import Hits, fetch_rows
@@ -37,7 +38,7 @@ from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema, scan_errors
 from memwal.reader.sources.generation import ReadSources, open_all, open_sources, retry_if_collected
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Addresses, Mask, Numbers
 

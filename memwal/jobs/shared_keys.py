@@ -20,11 +20,12 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.options import MergeOptions
+from memwal.lsm.key_matches import newest_row_positions
 from memwal.lsm.region_places import RegionPlaces
 from memwal.reader.latest import read_keys
 from memwal.reader.sources.generation import open_generation
 from memwal.region.manifest_store import discover_regions, read_manifests
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 
 
 @dataclass(frozen=True, slots=True)

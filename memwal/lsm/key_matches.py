@@ -1,4 +1,4 @@
-"""Find rows whose key is among many keys: a few hundred thousand keys among millions of rows.
+"""Find rows whose key is among many keys, and the newest row of each key, in millions of rows.
 
 Each key marks a slot of a table: integers that lie close together by their value, others by a
 cheap hash. Rows whose slot has no mark are ruled out. pyarrow compares the others, those of many
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from memwal.lsm.key_hashes import hash_rows, hash_tails, signed
 from memwal.util.arrays import Hashes, Mask, Positions
@@ -26,11 +27,15 @@ Ids = npt.NDArray[np.uint64]
 # not stay in the processor's cache.
 _SLOT_BITS = 4
 _MAX_BITS = 26
+# Slots for the number of a row have 4 bytes, and are fastest if there are 4 to 8 for each key.
+_ROW_SLOT_BITS = 2
+# Fewer keys are hashed in less time than the calls for a table of slots take.
+_FEW_KEYS = 1_000
 # A hash that leaves less than this part of the keys a slot of their own is not used: the keys
 # differ in bytes that it does not read.
 _MIN_DISTINCT = 0.9
-# Integers are marked by value if their range is not larger than so many slots for each.
-_MAX_SLOTS = 32
+# Integers are marked by value if the slots of their range take no more bytes than this for each.
+_MAX_BYTES = 32
 # Rows that may have a key are compared so many at once, or as many as there are keys. If the keys
 # are so many times as many, only those that the rows may have are compared.
 _MOST_CANDIDATES = 1 << 20
@@ -103,15 +108,12 @@ class KeyMarks:
     @classmethod
     def of(cls, keys: pa.Array) -> Self:
         """Mark some keys."""
-        is_integer = pa.types.is_integer(keys.type)
-        if is_integer and len(keys):
-            numbers = signed(keys)
-            low = numbers.min()
-            size = int(numbers.max()) - int(low) + 1
-            if size <= len(keys) * _MAX_SLOTS:
-                return cls._mark(keys, partial(_distances, low, size), size + 1)
+        by_value = _slots_by_value(keys, slot_bytes=1)
+        if by_value is not None:
+            return cls._mark(keys, *by_value)
         bits = min(len(keys).bit_length() + _SLOT_BITS, _MAX_BITS)
         marks = cls._mark(keys, partial(_upper_bits, hash_tails, bits), 1 << bits)
+        is_integer = pt.is_integer(keys.type)
         if is_integer or np.count_nonzero(marks.marked) >= len(keys) * _MIN_DISTINCT:
             return marks
         return cls._mark(keys, partial(_upper_bits, lambda v: hash_rows([v]), bits), 1 << bits)
@@ -125,6 +127,61 @@ class KeyMarks:
     def possible(self, values: pa.Array) -> Positions:
         """Return the rows that may have a key."""
         return np.flatnonzero(self.marked[self.slots(values)])
+
+
+def newest_row_positions(keys: pa.Array) -> Positions:
+    """Return the positions of the last occurrence of each key, ascending.
+
+    ``keys`` are those that :func:`memwal.region.rows.key_column` returns; all rows of a table
+    without a key count.
+    """
+    if pt.is_null(keys.type):
+        return np.arange(len(keys))
+    if len(keys) < _FEW_KEYS:
+        return _last_of_each(keys)
+    slots, size = _slots_by_value(keys, slot_bytes=4) or _slots_by_hash(keys)
+    at = slots(keys)
+    rows = np.arange(len(keys), dtype=np.int32)
+    last = np.empty(size, np.int32)
+    # Rows are assigned in order, so the last row of each slot stays.
+    last[at] = rows
+    last = last[at]
+    is_newest: Mask = last == rows
+    others = np.flatnonzero(~is_newest)
+    # If the last row of a slot has another key than this row, no row of this row's key is the last.
+    is_same = pc.equal(keys.take(pa.array(others)), keys.take(pa.array(last[others])))
+    others = others[~is_same.to_numpy(zero_copy_only=False)]
+    is_newest[others[_last_of_each(keys.take(pa.array(others)))]] = True
+    return np.flatnonzero(is_newest)
+
+
+def _last_of_each(keys: pa.Array) -> Positions:
+    encoded = keys.dictionary_encode()
+    last = np.empty(len(encoded.dictionary), np.int64)
+    last[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys))
+    last.sort()
+    return last
+
+
+_Slots = tuple[Callable[[pa.Array], Positions], int]
+"""Function that tells the slot of each value, and the number of slots."""
+
+
+def _slots_by_value(keys: pa.Array, *, slot_bytes: int) -> _Slots | None:
+    """Return a slot for each integer; None unless they are integers that lie close together."""
+    if not (pt.is_integer(keys.type) and len(keys)):
+        return None
+    numbers = signed(keys)
+    low = numbers.min()
+    size = int(numbers.max()) - int(low) + 1
+    if size * slot_bytes > len(keys) * _MAX_BYTES:
+        return None
+    return partial(_distances, low, size), size + 1
+
+
+def _slots_by_hash(keys: pa.Array) -> _Slots:
+    bits = min(len(keys).bit_length() + _ROW_SLOT_BITS, _MAX_BITS)
+    return partial(_upper_bits, hash_tails, bits), 1 << bits
 
 
 def _distances(low: np.int64, size: int, values: pa.Array) -> Positions:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
+from memwal.lsm.key_matches import newest_row_positions
 from memwal.quality.evaluate import ExpectationResult, evaluate
 from memwal.quality.expectations import Expectation, ExpectationKind, Severity
 from memwal.quality.report import QualityReport, tally_result
 from memwal.quality.rules import Mode, QualityRules
-from memwal.region.rows import newest_row_positions
 from memwal.util.arrays import Mask, Positions
 
 

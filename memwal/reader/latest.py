@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
+from memwal.lsm.key_matches import newest_row_positions
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.reader.sources.narrow_columns import layout_of, read_ahead
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.arrays import Addresses, Mask, nbytes_of
 from memwal.util.concurrency import map_parallel
 
@@ -111,8 +112,12 @@ def _find_newest(
     keys = pa.concat_arrays([part.keys for part in parts])
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
     newest = newest_row_positions(keys)
+    if not primary_key:
+        keys = keys.slice(0, 0)
+    elif len(newest) < len(keys):
+        keys = keys.take(pa.array(newest))
     return NewestRows(
-        keys=keys.take(pa.array(newest)) if primary_key else keys.slice(0, 0),
+        keys=keys,
         source=source[newest],
         addresses=np.concatenate([part.addresses for part in parts])[newest],
         deleted=np.concatenate([part.deleted for part in parts])[newest],
@@ -124,13 +129,11 @@ def read_keys(
 ) -> GenerationKeys:
     """Read the keys of a generation; those of a flushed one never change and are cached."""
     if source.snapshot is not None:
-        view = source.snapshot.view
-        rows = np.flatnonzero(source.snapshot.newest())
-        columns = {name: view.take_column(name, rows) for name in primary_key}
+        rows = source.snapshot.view.to_table()
         return GenerationKeys(
-            keys=key_column(pa.table(columns), primary_key) if columns else pa.nulls(len(rows)),
-            deleted=view.take_column(TOMBSTONE, rows).to_numpy(zero_copy_only=False),
-            addresses=rows.astype(np.uint64),
+            keys=key_column(rows, primary_key),
+            deleted=rows.column(TOMBSTONE).to_numpy(),
+            addresses=np.arange(rows.num_rows, dtype=np.uint64),
         )
     if source.identity is None:
         return _flushed_keys(source, primary_key)

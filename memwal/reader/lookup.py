@@ -27,6 +27,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.unusable import unusable_indexes
+from memwal.lsm.key_matches import newest_row_positions
 from memwal.reader.base_rows import addresses_in_pages, key_predicate, rows_of_keys
 from memwal.reader.blobs import described
 from memwal.reader.latest import ROW_ADDRESS, find_newest
@@ -37,7 +38,7 @@ from memwal.reader.sources.key_index import key_positions, might_hold, might_hol
 from memwal.reader.sources.narrow_columns import layout_of, take_stored
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.arrays import Mask, Positions, RowIds
 from memwal.util.concurrency import run_all
 

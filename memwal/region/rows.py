@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -19,7 +18,6 @@ from memwal.errors import InvalidInputError, NewerFormatError
 from memwal.format.keys import encode_composite_keys
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import single_array
-from memwal.util.arrays import Positions
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
@@ -113,21 +111,6 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
         return pa.nulls(rows.num_rows)
     columns = [single_array(rows.column(name)) for name in primary_key]
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
-
-
-def newest_row_positions(keys: pa.Array) -> Positions:
-    """Return the positions of the last occurrence of each key, ascending.
-
-    ``keys`` are those that :func:`key_column` returns; all rows of a table without a key count.
-    """
-    if pt.is_null(keys.type):
-        return np.arange(len(keys), dtype=np.int64)
-    encoded = keys.dictionary_encode()
-    newest = np.empty(len(encoded.dictionary), dtype=np.int64)
-    # Positions are assigned in order, so the last position of each key stays.
-    newest[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys), dtype=np.int64)
-    newest.sort()
-    return newest
 
 
 def _align(array: pa.Array, stored: pa.Field, target: pa.Field) -> pa.Array:

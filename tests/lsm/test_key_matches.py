@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.lsm.key_matches import KeyMarks, keys_among, match_keys
+from memwal.lsm.key_matches import KeyMarks, keys_among, match_keys, newest_row_positions
 
 COUNT = 5_000
 
@@ -47,6 +47,14 @@ def test_finds_each_row_with_one_of_the_keys(kind: str, keys: int) -> None:
     ids, positions = match_keys(asked, [(v, i.astype(np.uint64)) for v, i in pieces])
     assert ids.tolist() == np.flatnonzero(np.isin(rows, numbers)).tolist()
     assert numbers[positions].tolist() == rows[ids.astype(np.int64)].tolist()
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint64", "int32", "far", "ends", "middle", "large"])
+def test_finds_the_newest_row_of_each_of_many_keys(kind: str) -> None:
+    numbers = np.random.default_rng(3).integers(0, COUNT, 2 * COUNT)
+    keys = values_of(numbers * (1 << 40), "int64") if kind == "far" else values_of(numbers, kind)
+    last = {number: row for row, number in enumerate(numbers[7:].tolist())}
+    assert newest_row_positions(keys.slice(7)).tolist() == sorted(last.values())
 
 
 @pytest.mark.parametrize("kind", ["int64", "ends", "middle"])

@@ -30,11 +30,11 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, still_pending
-from memwal.lsm.key_matches import keys_among
+from memwal.lsm.key_matches import keys_among, newest_row_positions
 from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.generation import open_to_merge
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.arrays import Mask
 from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError

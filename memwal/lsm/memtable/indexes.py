@@ -11,7 +11,6 @@ import pyarrow as pa
 from memwal.lsm.memtable.key_index import KeyIndex
 from memwal.lsm.memtable.rows import RowBuffer, Rows, RowView
 from memwal.lsm.memtable.text_index import TextIndex
-from memwal.util.arrays import Mask
 
 
 class MemTableIndexes:
@@ -86,10 +85,6 @@ class MemTableSnapshot:
     def lookup(self, keys: Sequence[pa.Array]) -> Rows:
         """Return the newest row of each key, as :meth:`KeyIndex.lookup` does."""
         return self.keys.lookup(keys, self.view)
-
-    def newest(self) -> Mask:
-        """Return for each row whether it is the newest of its key, tombstones included."""
-        return self.keys.newest(self.view)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

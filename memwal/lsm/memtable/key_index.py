@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from memwal.errors import InvalidInputError
 from memwal.format.values import single_array
 from memwal.lsm.key_hashes import hash_rows
-from memwal.lsm.memtable.rows import Rows, RowView, with_room
+from memwal.lsm.memtable.rows import Rows, RowView
 from memwal.util.arrays import Hashes, Mask
 
 # An entry consists of the upper bits of a key's hash and, below them, the number of its row. The
@@ -25,7 +25,6 @@ _HASH_MASK = ~_ROW_MASK
 # Runs are joined until each is 8 times longer than the next: few runs to search, few copies.
 _RUN_RATIO = 8
 _MIN_RUN = 64
-_NEVER = np.iinfo(np.int32).max
 
 _SameKey = Callable[[Rows, Rows], Mask]
 
@@ -39,7 +38,7 @@ class _SortedRuns:
 
 
 class KeyIndex:
-    """Index of rows by key: finds the newest row of a key, and which rows a later one replaced.
+    """Index of rows by key: finds the newest row of a key.
 
     Hashes only narrow the search: every hit is compared with the key itself. Entries are never
     removed, so an older view is answered from its own rows while newer ones are being indexed.
@@ -48,16 +47,14 @@ class KeyIndex:
     Every method first indexes the rows of the view that are not indexed yet. If the writer calls
     :meth:`catch_up` after each append, readers find nothing to index.
 
-    Memory: 12 bytes per row. The key columns are integers, bool, text or binary, without nulls. In
-    a table without a key nothing is indexed, and every row is the newest.
+    Memory: 8 bytes per row. The key columns are integers, bool, text or binary, without nulls. In a
+    table without a key nothing is indexed.
     """
 
     def __init__(self, primary_key: Sequence[str]) -> None:
         self.primary_key = tuple(primary_key)
         self._lock = threading.Lock()
         self._state = _SortedRuns()
-        # Number of the next row with the same key, by row.
-        self._successors = np.empty(0, np.int32)
 
     @property
     def rows(self) -> int:
@@ -67,7 +64,7 @@ class KeyIndex:
     @property
     def nbytes(self) -> int:
         """Memory of the index, in bytes."""
-        return sum(run.nbytes for run in self._state.runs) + self._successors.nbytes
+        return sum(run.nbytes for run in self._state.runs)
 
     def catch_up(self, view: RowView) -> None:
         """Index the rows of a view that are not indexed yet.
@@ -102,14 +99,6 @@ class KeyIndex:
         newest[order] = _find_newest(self._state.runs, bounds, same_key)
         return newest
 
-    def newest(self, view: RowView) -> Mask:
-        """Return for each row of a view whether it is the newest of its key in the view."""
-        if not self.primary_key:
-            return np.ones(view.rows, np.bool_)
-        self.catch_up(view)
-        newest: Mask = self._successors[: view.rows] >= view.rows
-        return newest
-
     def _extended(self, state: _SortedRuns, view: RowView) -> _SortedRuns:
         if view.rows > int(_ROW_MASK):
             raise InvalidInputError(
@@ -119,18 +108,6 @@ class KeyIndex:
         self._check(keys, view)
         numbers = np.arange(state.rows, view.rows, dtype=np.uint64)
         entries = np.sort((hash_rows(keys) & _HASH_MASK) | numbers)
-        rows = (entries & _ROW_MASK).astype(np.int64)
-
-        def same_key(positions: Rows, older: Rows) -> Mask:
-            added = pa.array(rows[positions] - state.rows)
-            return _equal([key.take(added) for key in keys], self._keys_of(view, older))
-
-        # Each entry is the bound below which the row that it replaces is searched.
-        replaced = _find_newest((*state.runs, entries), entries, same_key)
-        successors = with_room(self._successors, state.rows, view.rows, fill=_NEVER)
-        replaces = replaced >= 0
-        successors[replaced[replaces]] = rows[replaces]
-        self._successors = successors
         return _SortedRuns(_join_runs([*state.runs, entries]), view.rows)
 
     def _keys_of(self, view: RowView, rows: Rows) -> list[pa.Array]:

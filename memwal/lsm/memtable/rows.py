@@ -171,16 +171,14 @@ class RowBuffer:
         self._ranks[start:] = [rank]
 
 
-def with_room(
-    array: npt.NDArray[Number], used: int, needed: int, *, fill: int = 0
-) -> npt.NDArray[Number]:
+def with_room(array: npt.NDArray[Number], used: int, needed: int) -> npt.NDArray[Number]:
     """Return an array with room for ``needed`` values, of which the first ``used`` are copied.
 
     Readers continue with the old array, which is right for the rows of their views.
     """
     if needed <= len(array):
         return array
-    larger = np.full(max(needed, min(2 * len(array), needed + (1 << 20))), fill, array.dtype)
+    larger = np.zeros(max(needed, min(2 * len(array), needed + (1 << 20))), array.dtype)
     larger[:used] = array[:used]
     return larger
 

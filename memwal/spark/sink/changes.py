@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.lsm.key_matches import newest_row_positions
+from memwal.region.rows import key_column
 
 _DELETED = "\x00deleted"
 

@@ -34,12 +34,13 @@ from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import single_array
 from memwal.inputs.rows import Rows
+from memwal.lsm.key_matches import newest_row_positions
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.sources.generation import open_sources, retry_if_collected
 from memwal.reader.sources.plan import plan_read
-from memwal.region.rows import align_rows, key_column, newest_row_positions
+from memwal.region.rows import align_rows, key_column
 from memwal.storage.location import TableLocation
 
 

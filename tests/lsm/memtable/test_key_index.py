@@ -47,10 +47,9 @@ def batch_of(kinds: Sequence[str], numbers: Sequence[int]) -> pa.RecordBatch:
     return pa.record_batch(columns, names=[f"k{place}" for place in range(len(kinds))])
 
 
-def expected_of(view: RowView) -> tuple[dict[tuple[object, ...], int], list[bool]]:
+def expected_of(view: RowView) -> dict[tuple[object, ...], int]:
     rows = [tuple(row.values()) for row in view.to_table().to_pylist()]
-    newest = {key: number for number, key in enumerate(rows)}
-    return newest, [newest[key] == number for number, key in enumerate(rows)]
+    return {key: number for number, key in enumerate(rows)}
 
 
 KEYS = st.sampled_from(
@@ -84,10 +83,9 @@ def test_answers_like_a_dict(
     views.append(runs.view())
     # The newest view first, so that the others are older than what is indexed.
     for view in reversed(views):
-        newest, mask = expected_of(view)
+        newest = expected_of(view)
         expected = [newest.get(tuple(row.values()), -1) for row in asked.to_pylist()]
         assert index.lookup(asked.columns, view).tolist() == expected
-        assert index.newest(view).tolist() == mask
     assert index.rows == runs.rows
 
 
@@ -105,8 +103,7 @@ def test_many_rows_in_batches_of_any_size(size: int) -> None:
     newest[keys] = np.arange(count)
     view = runs.view()
     assert index.lookup([pa.array(np.arange(count))], view).tolist() == newest.tolist()
-    assert np.flatnonzero(index.newest(view)).tolist() == sorted(newest[newest >= 0].tolist())
-    assert index.nbytes <= 16 * count
+    assert index.nbytes <= 12 * count
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.lsm.key_matches import newest_row_positions
+from memwal.region.rows import key_column
 
 KEYS = st.lists(st.integers(-3, 3), max_size=40)
 
