@@ -102,6 +102,30 @@ def test_a_package_loads_nothing_heavy(module: str, absent: set[str]) -> None:
     assert not absent & set(loaded[0].split())
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("pass", "0 True False"),
+        # What a program decided stays so.
+        ("gc.disable()", "0 False False"),
+        ("gc.freeze()", "1 True True"),
+    ],
+)
+def test_the_garbage_collector_rests_while_modules_load(before: str, after: str) -> None:
+    code = f"""
+import gc
+import memwal
+
+{before}
+phases = set()
+gc.callbacks.append(lambda phase, info: phases.add(phase))
+memwal.open
+gc.callbacks.clear()
+print(int("start" in phases), gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    assert run(code) == [after]
+
+
 def test_jobs_do_not_load_the_models_of_namespaces(tmp_path: Path) -> None:
     """Generated code, whose import costs more than the first merge itself."""
     code = f"""
