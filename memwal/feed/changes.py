@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 from uuid import UUID
@@ -26,21 +26,29 @@ from memwal.feed.log_rows import LoggedPart, LogRange, check_logged, read_logged
 from memwal.feed.state import FeedState, read_state, read_state_at
 from memwal.feed.token import FeedToken
 from memwal.format.paths import MAX_COUNTER
-from memwal.lsm.key_matches import newest_row_positions
+from memwal.lsm.key_matches import keys_among, newest_row_positions
 from memwal.lsm.wal.follow import Followed
 from memwal.reader.base_rows import rows_of_keys
 from memwal.reader.hits import Hits, fetch_rows
-from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest
+from memwal.reader.latest import (
+    ROW_ADDRESS,
+    NewestRows,
+    find_newest,
+    newest_of,
+    read_all_keys,
+    read_keys,
+)
 from memwal.reader.merged_scan import MergedScan, without_keys
 from memwal.reader.predicate import parenthesize_filter
 from memwal.reader.result import Result
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema, scan_errors
 from memwal.reader.sources.generation import ReadSources, open_all, open_sources, retry_if_collected
+from memwal.reader.sources.narrow_columns import read_columns
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
-from memwal.util.arrays import Addresses, Mask, Numbers
+from memwal.util.arrays import Numbers
 
 NOW: Final = "now"
 UPSERT: Final = "upsert"
@@ -188,11 +196,9 @@ class Changes(Result):
 
         sources = open_sources(plan)
         base = sources.base
-        key_type = key_column(base.schema.empty_table(), base.primary_key).type
-        newest = find_newest(sources.generations, base.primary_key, key_type)
         logged = self._grain == "log"
         since = None if self._after is None else Since.of(self._after, state, logged=logged)
-        reading = Reading(sources, newest, state.logs, since, self._schema_of(base), self._filter)
+        reading = Reading(sources, state.logs, since, self._schema_of(base), self._filter)
         whole = dict[int, Changed].fromkeys(base.dataset.fragment_ids(), True)
         marks = whole if since is None else since.base.rows
         if since is not None and logged:
@@ -238,14 +244,13 @@ class Reading:
     """One pass over the changes of a snapshot, or over a part of them."""
 
     sources: ReadSources
-    newest: NewestRows  # of the generations and the logs, seen ones included
     logs: Mapping[UUID, Followed]
     since: Since | None  # None for a feed from the beginning
     schema: pa.Schema
     filter: str | None
 
     def batches(
-        self, generations: Iterable[int], marks: Mapping[int, Changed], *, removed: bool
+        self, generations: Collection[int], marks: Mapping[int, Changed], *, removed: bool
     ) -> Iterator[pa.RecordBatch]:
         """Read the changes of some generations and logs, by position, and of marked base rows.
 
@@ -256,7 +261,7 @@ class Reading:
             if self.since is None:
                 yield from self._merged(marks)
                 return
-            named = self._named(self.since.named)
+            named = self._keys_of(self.since.named)
             yield from self._merged(marks, named)
             if removed:
                 yield from self._removed(self.since.base, named)
@@ -276,29 +281,29 @@ class Reading:
         names = self.schema.names[: -len(_EXTRA)]
         return output_schema(self.sources.base, names)
 
-    def _unmerged(self, generations: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    def _unmerged(self, generations: Collection[int]) -> Iterator[pa.RecordBatch]:
         """Read the changed rows and tombstones of generations and logs."""
-        changed = self._changed()
-        newest = replace(self.newest, deleted=self.newest.deleted | ~changed)
-        scan = MergedScan(self.sources, newest, self._stored, self.filter, [ROW_ADDRESS])
-        deleted = self.newest.deleted & changed
+        if not generations:
+            return
+        newest = self._newest_changed()
         for at in generations:
             source = self.sources.generations[at]
+            extra = [] if self._entries(at) is None else [ROW_ADDRESS]
+            scan = MergedScan(self.sources, newest, self._stored, self.filter, extra)
             position = self._position_of(at)
             for batch in scan.generation(at):
-                addresses = batch.column(ROW_ADDRESS).to_numpy()
-                rows = batch.drop_columns([ROW_ADDRESS])
                 yield self._output(
-                    rows, UPSERT, source.generation, source.region_id, position(addresses)
+                    batch, UPSERT, source.generation, source.region_id, position(batch)
                 )
-            own = self.newest.positions_of(at)
-            addresses = self.newest.addresses[own][deleted[own]]
+            own = newest.positions_of(at)
+            addresses = newest.addresses[own][newest.deleted[own]]
             if self.since is not None and len(addresses):
                 hits = Hits.of(at, addresses, np.zeros(len(addresses)))
                 keys = fetch_rows(self.sources, hits, self._key, [])
+                keys = keys.append_column(ROW_ADDRESS, pa.array(addresses))
                 (batch,) = keys.combine_chunks().to_batches()
                 yield self._output(
-                    batch, DELETE, source.generation, source.region_id, position(addresses)
+                    batch, DELETE, source.generation, source.region_id, position(batch)
                 )
 
     def _versions(self, part: LoggedPart) -> Iterator[pa.RecordBatch]:
@@ -329,22 +334,36 @@ class Reading:
         ordered = pa.Table.from_batches(outputs).take(pa.array(np.argsort(rows)))
         yield from ordered.combine_chunks().to_batches()
 
-    def _changed(self) -> Mask:
-        """Tell for each newest row of the generations and logs whether it is a change."""
-        changed = np.ones(len(self.newest.keys), np.bool_)
+    def _newest_changed(self) -> NewestRows:
+        """Find the newest row of each key that changed.
+
+        Rows that the token's reader has seen are older than all changes in their region.
+        """
+        key = self.sources.base.primary_key
+        firsts = {
+            at: first
+            for at in range(len(self.sources.generations))
+            if (first := self._first_changed(at)) is not None
+        }
+        keys = read_all_keys([self.sources.generations[at] for at in firsts], key)
+        parts = {
+            at: own.since(first) for (at, first), own in zip(firsts.items(), keys, strict=True)
+        }
+        return newest_of(parts, self._key_type)
+
+    def _first_changed(self, at: int) -> int | None:
+        """Return the first row of a source that is a change, as all later ones; None if none is."""
         if self.since is None:
-            return changed
-        for at, source in enumerate(self.sources.generations):
-            own = self.newest.positions_of(at)
-            entries = self._entries(at)
-            region = self.since.after.regions.get(source.region_id)
-            if entries is None:
-                changed[own] = source.generation > self.since.seen.get(source.region_id, 0)
-            elif region is not None:
-                later = entries[entries[:, 0] > region.position]
-                first = later[0, 1] if len(later) else np.iinfo(np.int64).max
-                changed[own] = self.newest.addresses[own] >= np.uint64(first)
-        return changed
+            return 0
+        source = self.sources.generations[at]
+        entries = self._entries(at)
+        if entries is None:
+            return 0 if source.generation > self.since.seen.get(source.region_id, 0) else None
+        region = self.since.after.regions.get(source.region_id)
+        if region is None:
+            return 0
+        later = entries[entries[:, 0] > region.position]
+        return int(later[0, 1]) if len(later) else None
 
     def _entries(self, at: int) -> Numbers | None:
         """Return the log entries of a source, None for a flushed generation."""
@@ -355,30 +374,27 @@ class Reading:
         number = [rows.generation for rows in followed.rows].index(source.generation)
         return followed.entries[number]
 
-    def _position_of(self, at: int) -> Callable[[Addresses], pa.Array]:
+    def _position_of(self, at: int) -> Callable[[pa.RecordBatch], pa.Array | None]:
         """Return a function that tells the log entries of some rows of a source."""
         entries = self._entries(at)
 
-        def position(addresses: Addresses) -> pa.Array:
+        def position(batch: pa.RecordBatch) -> pa.Array | None:
             if entries is None:
-                return pa.nulls(len(addresses), pa.uint64())
-            at = np.searchsorted(entries[:, 1], addresses.astype(np.int64), side="right") - 1
+                return None
+            rows = batch.column(ROW_ADDRESS).to_numpy().astype(np.int64)
+            at = np.searchsorted(entries[:, 1], rows, side="right") - 1
             return pa.array(entries[at, 0].astype(np.uint64))
 
         return position
 
-    def _named(self, generations: Sequence[StoredGeneration]) -> pa.Table:
-        """Read the keys of generations that tell changes, without those that are still newer."""
-        base = self.sources.base
-        sources = replace(self.sources, generations=tuple(open_all(base, generations)))
-        newest = find_newest(sources.generations, base.primary_key, self.newest.keys.type)
-        hits = Hits(newest.source, newest.addresses, np.zeros(len(newest.keys)))
-        return self._not_newer(fetch_rows(sources, hits, self._key, []))
-
-    def _not_newer(self, rows: pa.Table) -> pa.Table:
-        """Drop the keys that a generation or a log has: they are told by those."""
-        keys = key_column(rows, self.sources.base.primary_key)
-        return rows.filter(pc.invert(pc.is_in(keys, value_set=self.newest.keys)))
+    def _keys_of(self, generations: Sequence[StoredGeneration]) -> pa.Table:
+        """Read the keys of flushed generations, each as often as it is there."""
+        parts = [
+            read_columns(source, self._key.names)
+            for source in open_all(self.sources.base, generations)
+        ]
+        tables = [pa.Table.from_arrays(part.columns, schema=self._key) for part in parts]
+        return pa.concat_tables([self._key.empty_table(), *tables])
 
     def _merged(
         self, marks: Mapping[int, Changed], named: pa.Table | None = None
@@ -387,9 +403,10 @@ class Reading:
         base = self.sources.base
 
         def others() -> pa.Array:
+            newer = find_newest(self.sources.generations, base.primary_key, self._key_type).keys
             if named is None:
-                return self.newest.keys
-            return pa.concat_arrays([self.newest.keys, key_column(named, base.primary_key)])
+                return newer
+            return pa.concat_arrays([newer, key_column(named, base.primary_key)])
 
         found = read_marked(base, marks, self._stored.names, filter=self.filter)
         for batch in without_keys(found, base.primary_key, others):
@@ -399,12 +416,16 @@ class Reading:
         """Read the rows of named keys; named and removed keys without a row were deleted."""
         base = self.sources.base
         named_keys = key_column(named, base.primary_key)
-        rows = self._not_newer(pa.concat_tables([removed_keys(base, changes), named]))
+        rows = pa.concat_tables([removed_keys(base, changes), named])
         if not rows.num_rows:
             return
         keys = key_column(rows, base.primary_key)
-        last = pa.array(newest_row_positions(keys))
-        rows, keys = rows.take(last), keys.take(last)
+        rows = rows.take(pa.array(newest_row_positions(keys)))
+        keys = key_column(rows, base.primary_key)
+        # Keys that a generation or a log has are told by those.
+        newer = (read_keys(s, base.primary_key).keys for s in self.sources.generations)
+        others = pa.array(~keys_among(keys, newer))
+        rows, keys = rows.filter(others), keys.filter(others)
         # A key that is still there has its row where there was none before.
         fragments = [base.dataset.get_fragment(number) for number in sorted(changes.added)]
         row_ids, found = rows_of_keys(base, keys, fragments)
@@ -423,6 +444,10 @@ class Reading:
         gone[found] = False
         for batch in rows.filter(pa.array(gone)).to_batches():
             yield self._output(batch, DELETE)
+
+    @property
+    def _key_type(self) -> pa.DataType:
+        return key_column(self._key.empty_table(), self._key.names).type
 
     @property
     def _key(self) -> pa.Schema:

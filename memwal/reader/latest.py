@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
@@ -30,6 +31,10 @@ class GenerationKeys:
     keys: pa.Array  # One per row, oldest row first.
     deleted: Mask  # Which rows are tombstones.
     addresses: npt.NDArray[np.uint64]
+
+    def since(self, first: int) -> GenerationKeys:
+        """Return the keys from a row on."""
+        return GenerationKeys(self.keys[first:], self.deleted[first:], self.addresses[first:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,45 +87,43 @@ def find_newest(
     of generations whose keys are read now, they are read in the same pass.
     """
     identities = tuple(source.identity for source in generations)
+
+    def find() -> NewestRows:
+        parts = read_all_keys(generations, primary_key, ahead)
+        return newest_of(dict(enumerate(parts)), key_type)
+
     if None in identities or len(identities) <= 1:
-        return _find_newest(generations, primary_key, key_type, ahead)
+        return find()
     # Flushed generations never change.
-    key = (identities, tuple(primary_key), str(key_type))
-    return _newest_rows.get(key, lambda: _find_newest(generations, primary_key, key_type, ahead))
+    return _newest_rows.get((identities, tuple(primary_key), str(key_type)), find)
 
 
-def _find_newest(
-    generations: Sequence[GenerationSource],
-    primary_key: Sequence[str],
-    key_type: pa.DataType,
-    ahead: Sequence[str],
-) -> NewestRows:
-    if not generations:
-        return NewestRows(
-            keys=pa.array([], key_type),
-            source=np.empty(0, np.int64),
-            addresses=np.empty(0, np.uint64),
-            deleted=np.empty(0, np.bool_),
-        )
-    if len(generations) == 1:
-        # To start a thread takes longer than to find the keys of a small one.
-        parts = [read_keys(generations[0], primary_key)]
-    else:
-        parts = map_parallel(
-            lambda source: read_keys(source, primary_key, ahead), generations, threads=8
-        )
-    keys = pa.concat_arrays([part.keys for part in parts])
-    source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
+def newest_of(parts: Mapping[int, GenerationKeys], key_type: pa.DataType) -> NewestRows:
+    """Find the newest row of each key; ``parts`` are by the positions of their generations."""
+    keys = pa.concat_arrays([pa.array([], key_type), *(part.keys for part in parts.values())])
     newest = newest_row_positions(keys)
-    if not primary_key:
+    if pt.is_null(key_type):
         keys = keys.slice(0, 0)
     elif len(newest) < len(keys):
         keys = keys.take(pa.array(newest))
+    counts = [len(part.keys) for part in parts.values()]
+    source = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
+    addresses = [np.empty(0, np.uint64), *(part.addresses for part in parts.values())]
+    deleted = [np.empty(0, np.bool_), *(part.deleted for part in parts.values())]
     return NewestRows(
-        keys=keys,
-        source=source[newest],
-        addresses=np.concatenate([part.addresses for part in parts])[newest],
-        deleted=np.concatenate([part.deleted for part in parts])[newest],
+        keys, source[newest], np.concatenate(addresses)[newest], np.concatenate(deleted)[newest]
+    )
+
+
+def read_all_keys(
+    generations: Sequence[GenerationSource], primary_key: Sequence[str], ahead: Sequence[str] = ()
+) -> list[GenerationKeys]:
+    """Read the keys of generations in parallel."""
+    if len(generations) == 1:
+        # To start a thread takes longer than to find the keys of a small one.
+        return [read_keys(generations[0], primary_key)]
+    return list(
+        map_parallel(lambda source: read_keys(source, primary_key, ahead), generations, threads=8)
     )
 
 
