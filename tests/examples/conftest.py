@@ -8,5 +8,5 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FLIGHTS = EXAMPLES / "flights"
 
-for name in ("flights", "fastapi", "streaming", "cdc", "rag"):
+for name in ("flights", "fastapi", "streaming", "cdc", "rag", "embeddings"):
     sys.path.insert(0, str(EXAMPLES / name))
