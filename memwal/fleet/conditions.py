@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,26 +9,23 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from memwal.boundary.text import age as shown
-from memwal.catalog.failures import RUNBOOKS, JobError, job_errors
+from memwal.catalog.failures import REGION_JOB, RUNBOOKS, JobError
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.errors import LeaseLostError
 from memwal.fleet.health import (
     STATE_OF_JOB,
     Health,
     HealthReason,
-    airflow_problems,
     backlog_age,
-    health_reasons,
     is_unwatched,
-    waiting_jobs,
 )
+from memwal.fleet.overview import overview
 from memwal.jobs.job import JobRun, RunState
 from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
-    from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
-    from memwal.catalog.records import DueJob
+    from memwal.catalog.backoff import SkippedRegionRecord
 
 # After so many failed reads, a generation is reported as damaged, not as unreachable.
 POISONED_AFTER: Final = 3
@@ -122,37 +118,19 @@ def conditions(
         for table in catalog.list(enabled_only=True)
         if tables is None or table.name in tables
     }
+    if not watched:
+        return []
     only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
-    runs = catalog.latest_runs(table=only)
-    failed_jobs: defaultdict[str, list[FailedJob]] = defaultdict(list)
-    for failed in catalog.backoffs.failed_jobs():
-        failed_jobs[failed.table].append(failed)
-    due: defaultdict[str, list[DueJob]] = defaultdict(list)
-    for job in catalog.reports.due_jobs(only):
-        due[job.table].append(job)
-    samples = {sample.table: sample for sample in catalog.latest_samples(table=only)}
-    problems_of = airflow_problems(catalog.reports.airflow(), now)
     present = [
         *_region_conditions(catalog.backoffs.skipped_regions(only), watched),
         *_lease_conditions(catalog, watched, only, now),
     ]
-    for table in watched.values():
-        sample, of_table = samples.get(table.name), runs.get(table.name)
-        polled_at = sample.at if sample is not None else None
-        errors = job_errors(
-            table, of_table, failed_jobs[table.name], due=due[table.name], polled_at=polled_at
-        )
-        reasons = health_reasons(
-            table,
-            sample,
-            now=now,
-            errors=errors,
-            waiting=waiting_jobs(due[table.name], of_table),
-            problems=problems_of(table),
-        )
-        present += _backlog_conditions(table, sample, now)
-        present += _job_conditions(table, errors, now)
-        present += _state_conditions(table, sample, reasons, now)
+    for state in overview(catalog, table=only, now=now):
+        table = watched.get(state.table)
+        if table is not None:
+            present += _backlog_conditions(table, state.backlog, now)
+            present += _job_conditions(table, state.errors, now)
+            present += _state_conditions(table, state.backlog, state.reasons, now)
     return sorted(present, key=lambda item: (not item.kind.is_critical, item.key))
 
 
@@ -212,7 +190,8 @@ def _job_conditions(
     for error in errors:
         # A run may be retried at once; what is recorded as failed is not.
         lasts = error.run_id is None or error.attempts or error.since + RETRY_GRACE <= now
-        if lasts and error.job not in STATE_OF_JOB:
+        # Skipped regions have conditions of their own.
+        if lasts and error.job not in (*STATE_OF_JOB, REGION_JOB):
             yield _job_failed(table, error)
 
 
