@@ -76,8 +76,8 @@ def await_executors(spark: SparkSession) -> None:
     started = changed_at = time.monotonic()
     seen = 0
     while (now := time.monotonic()) - started < _WAIT_SECONDS:
-        # The driver is one of them.
-        found = len(context.statusTracker().getExecutorInfos()) - 1
+        # The driver is one of them. Spark's Python has this call only from 4.2 on.
+        found = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
         if found != seen:
             seen, changed_at = found, now
         if seen and now - changed_at >= _QUIET_SECONDS:

@@ -30,6 +30,7 @@ from memwal.errors import InvalidInputError, MemWalError, OutcomeUnknownError
 from memwal.jobs.job import ParallelRunner, TaskRunner, wrap_runner
 from memwal.spark.connect import connect_session, run_connected
 from memwal.spark.parallelism import check_running, context_of, parallelism
+from memwal.spark.version_compat import error_of_task
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import JOB, span
 from memwal.util.optional_deps import how_to_install
@@ -132,6 +133,8 @@ def _run_in_context(
             answers: list[Any] = context.parallelize(tasks, slices).map(attempt).collect()
             return answers
         except Py4JError as error:
+            if (raised := error_of_task(error)) is not None:
+                raise raised from None
             raise OutcomeUnknownError(
                 f"Spark did not finish its tasks: {spark_reason(error)}; look at its log and run "
                 "the job again, what is done by then is not done twice"

@@ -14,6 +14,7 @@ from memwal.util.versions import Feature
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.errors import PythonException
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
@@ -58,6 +59,20 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     options = {"timezone": "UTC"} if _NAMED_TIME_ZONE.here else {}
     return to_arrow_schema(schema, **options)
+
+
+def error_of_task(error: Exception) -> PythonException | None:
+    """Return the error that a task raised in Python, of which Spark before 4.2 makes one of Java.
+
+    None if it is another error of Java.
+    """
+    from pyspark.errors.exceptions.captured import PythonException
+
+    java = getattr(error, "java_exception", None)
+    cause = None if java is None else java.getCause()
+    if cause is None or not str(cause.getClass().getName()).endswith(".python.PythonException"):
+        return None
+    return PythonException(origin=cause)
 
 
 def drop_exit_call(spark: SparkSession) -> None:
