@@ -10,7 +10,7 @@ SHELL := /bin/bash
 unexport PYTHONDONTWRITEBYTECODE
 # uv installs into the active environment, which may be another one.
 export VIRTUAL_ENV := $(abspath $(VENV))
-.PHONY: help setup ui demo test test-slow bench-test test-all soak safeguards lint types format protos lock dist canary compat golden audit licences images images-test docs docs-serve clean
+.PHONY: help setup ui demo test test-slow bench-test test-all soak safeguards lint types format protos lock dist compat golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -84,11 +84,9 @@ soak: setup ## Random worlds and plays of real processes for MINUTES=n (PLAY=kil
 safeguards: setup ## Take each safeguard of tests/safeguards.toml out: its tests must notice (half an hour)
 	$(BIN)/python scripts/mutants.py safeguards
 
-canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
-	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))
-
-compat: ui ## Run the tests that count with other versions (AIRFLOW=3.1 SQLALCHEMY=2.0 SPARK=4.0 WITH=3.12)
-	$(BIN)/python scripts/compat.py $(if $(AIRFLOW),--airflow $(AIRFLOW)) $(if $(SQLALCHEMY),--sqlalchemy $(SQLALCHEMY)) $(if $(SPARK),--spark $(SPARK)) $(if $(WITH),--python $(WITH))
+compat: ui ## Run the tests that count with other versions (PYLANCE=newest LANCEDB=0.39 AIRFLOW=3.1 SQLALCHEMY=2.0 SPARK=4.0 WITH=3.12 ONLY=facts)
+	$(BIN)/python scripts/compat.py $(foreach name,PYLANCE LANCEDB AIRFLOW SQLALCHEMY SPARK,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name)))) \
+	  $(if $(WITH),--python $(WITH)) $(if $(ONLY),--only "$(ONLY)")
 
 golden: setup ## Keep small tables as this version writes them; once for each release
 	LANCE_LOG=error,lance::index=off $(BIN)/python tests/golden/make.py

@@ -1,30 +1,40 @@
-"""Run the tests that count with other versions of Airflow, SQLAlchemy, Spark and Python.
+"""Run the tests that count with other versions of the packages around memwal.
 
-Usage: ``python scripts/compat.py [--airflow 3.1] [--sqlalchemy 2.0] [--spark 4.0] [--python 3.12]
-[--only CHECK]``. The newest release of each named version is taken; every other package is that of
-the lock if it fits. The environment is kept in ``.compat``. The results replace those of the same
-versions in the table of ``docs/compatibility.md``. The exit code is 1 if a check failed, or 3 if
-the packages do not fit together.
+Usage: ``python scripts/compat.py [--pylance newest] [--lancedb 0.39] [--airflow 3.1]
+[--sqlalchemy 2.0] [--spark 4.0] [--python 3.12] [--only CHECK]``. The newest release of each named
+version is taken; ``newest`` is the newest of all, pre-releases too. Those of pylance and LanceDB
+may be outside of memwal's range. Every other package is that of the lock if it fits. The
+environment is kept in ``.compat``. The results replace those of the same versions in the table of
+``docs/compatibility.md``. The exit code is 1 if a check failed, or 3 if the packages do not fit
+together.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
-
-from canary import NOT_POSSIBLE, constraints, plain, run
+from typing import Any, Final
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.oracles.facts import FACTS  # noqa: E402
+
 PAGE = ROOT / "docs" / "compatibility.md"
 BEGIN, END = "<!-- versions -->", "<!-- end of versions -->"
 
+NOT_POSSIBLE: Final = 3
+NEWEST: Final = "newest"
+
 PACKAGES: Final = {
+    "pylance": "pylance",
+    "LanceDB": "lancedb",
     "Airflow": "apache-airflow",
     "SQLAlchemy": "sqlalchemy",
     "PySpark": "pyspark",
@@ -32,6 +42,11 @@ PACKAGES: Final = {
 """First columns of the table, which Python follows."""
 
 CHECKS: Final = {
+    "facts": (
+        *sorted({f"tests/{test}" for fact in FACTS for test in fact.tests}),
+        "tests/golden",
+        "tests/canary/test_future_tables.py",
+    ),
     "DAGs and sensors": ("tests/dags/test_memwal_tables.py", "tests/plugins/sensors"),
     "life of a table": ("tests/dags/test_in_airflow.py::test_a_table_is_maintained",),
     "API of the page": ("tests/plugins/web/test_app.py", "tests/plugins/web/test_views.py"),
@@ -52,16 +67,16 @@ CHECKS: Final = {
 def main() -> int:
     """Make the environment, run the checks in it, and write down the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    for name in ("airflow", "sqlalchemy", "spark"):
+    names = ("pylance", "lancedb", "airflow", "sqlalchemy", "spark")
+    for name in names:
         parser.add_argument(f"--{name}", metavar="VERSION", help="such as 3.1; default: the lock's")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     parser.add_argument("--python", metavar="VERSION", default=here, help="default: this one")
     parser.add_argument("--only", choices=CHECKS, action="append", help="default: all checks")
     options = parser.parse_args()
-    wanted = dict(
-        zip(PACKAGES.values(), (options.airflow, options.sqlalchemy, options.spark), strict=True)
-    )
-    python = environment({name: v for name, v in wanted.items() if v}, options.python)
+    asked = zip(PACKAGES.values(), (getattr(options, name) for name in names), strict=True)
+    wanted = {package: version for package, version in asked if version}
+    python = environment(wanted, options.python)
     if python is None:
         print(f"no environment with {wanted} and Python {options.python}", file=sys.stderr)
         return NOT_POSSIBLE
@@ -77,11 +92,12 @@ def environment(wanted: Mapping[str, str], python_version: str) -> Path | None:
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     names = [f"{name}-{version}" for name, version in sorted(wanted.items())]
     folder = ROOT / ".compat" / "_".join([*names, f"python-{python_version}"])
-    python, lock, pins = folder / "bin" / "python", folder / "lock.txt", folder / "pins.txt"
+    python, lock = folder / "bin" / "python", folder / "lock.txt"
+    pins, fixed = folder / "pins.txt", folder / "overrides.txt"
     if not python.exists() and run([uv, "venv", "-q", "--python", python_version, folder]):
         return None
     # Newest first: else the resolver prefers the lock's version of another package to it.
-    asked = "\n".join(f"{name}=={version}.*" for name, version in wanted.items())
+    asked = "\n".join(f"{name}{specifier(version)}" for name, version in wanted.items())
     resolve = [uv, "pip", "compile", "-q", "--no-header", "--no-annotate", "--python", python]
     newest = subprocess.run(
         [*resolve, "--no-deps", "-"],
@@ -94,10 +110,13 @@ def environment(wanted: Mapping[str, str], python_version: str) -> Path | None:
     if newest.returncode:
         return None
     pins.write_text(newest.stdout)
+    # memwal's own range of them does not count.
+    lances = re.findall(r"^(?:pylance|lancedb)==.*\n", newest.stdout, flags=re.MULTILINE)
+    fixed.write_text("".join([(ROOT / "requirements" / "overrides.txt").read_text(), *lances]))
     installed = lock.read_text() if lock.exists() else None
     # The output's versions are kept where they fit.
-    lock.write_text(constraints((ROOT / "requirements" / "dev.lock").read_text(), {}))
-    rules = ("--constraints", pins, "--overrides", ROOT / "requirements" / "overrides.txt")
+    lock.write_text((ROOT / "requirements" / "dev.lock").read_text())
+    rules = ("--constraints", pins, "--overrides", fixed)
     if run([*resolve, "--extra", "dev", *rules, ROOT / "pyproject.toml", "-o", lock]):
         lock.unlink()
         return None
@@ -114,10 +133,29 @@ def environment(wanted: Mapping[str, str], python_version: str) -> Path | None:
     return python
 
 
+def specifier(version: str) -> str:
+    """Return what asks for a version such as ``3.1`` or ``15.0.0b1``."""
+    if version == NEWEST:
+        return ">=0.dev0"  # Which asks for pre-releases too.
+    return f"=={version}" if re.search("[a-z]", version) else f"=={version}.*"
+
+
 def check(python: Path, tests: tuple[str, ...]) -> bool:
     """Return whether these tests pass; older packages warn of each other."""
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m", ""]
     return run([*pytest, *tests]) == 0
+
+
+def run(command: list[Any]) -> int:
+    """Run a program in the repository and return its exit code."""
+    return subprocess.run(command, cwd=ROOT, env=plain(), check=False).returncode
+
+
+def plain() -> dict[str, str]:
+    """Return the environment of this process, without what would lead Python elsewhere."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    env.pop("VIRTUAL_ENV", None)
+    return env
 
 
 def versions(python: Path) -> dict[str, str]:

@@ -6,9 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from compat import BEGIN, CHECKS, END, PAGE, check, environment, with_row
+from compat import BEGIN, CHECKS, END, PAGE, check, environment, specifier, with_row
 
-VERSIONS = {"Airflow": "3.1.7", "SQLAlchemy": "2.0.58", "PySpark": "4.3.0", "Python": "3.11.7"}
+VERSIONS = {
+    "pylance": "14.0.2",
+    "LanceDB": "0.40.0",
+    "Airflow": "3.1.7",
+    "SQLAlchemy": "2.0.58",
+    "PySpark": "4.3.0",
+    "Python": "3.11.7",
+}
+OLDEST = {"apache-airflow": "3.1", "sqlalchemy": "2.0", "pyspark": "4.0"}
 
 
 def rows(page: str) -> list[list[str]]:
@@ -22,11 +30,16 @@ def test_a_run_replaces_the_row_of_its_minor_versions_and_keeps_other_columns() 
     page = with_row(page, {**VERSIONS, "Airflow": "3.2.2", "API of the page": "fails"})
     page = with_row(page, {**VERSIONS, "Airflow": "3.1.10", "catalog": "fails"})
     first, second = rows(page)
-    assert first[:4] == ["3.1.10", *list(VERSIONS.values())[1:]]
-    assert dict(zip(CHECKS, first[4:], strict=True)) == {**passed, "catalog": "fails"}
-    assert second[:1] == ["3.2.2"]
-    assert sorted(second[4:]) == [*["-"] * (len(CHECKS) - 1), "fails"]
+    columns = [*VERSIONS, *CHECKS]
+    expected = {**VERSIONS, "Airflow": "3.1.10", **passed, "catalog": "fails"}
+    assert dict(zip(columns, first, strict=True)) == expected
+    assert second[:3] == ["14.0.2", "0.40.0", "3.2.2"]
+    assert sorted(second[6:]) == [*["-"] * (len(CHECKS) - 1), "fails"]
     assert (page.partition(BEGIN)[0], page.partition(END)[2]) == ("before\n", "\nafter\n")
+
+
+def test_a_version_is_a_series_or_one_pre_release() -> None:
+    assert [specifier(name) for name in ("3.1", "15.0.0b1")] == ["==3.1.*", "==15.0.0b1"]
 
 
 def test_every_test_that_counts_exists() -> None:
@@ -41,7 +54,7 @@ def test_no_check_of_the_table_fails() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("wanted", [{"apache-airflow": "3.1", "sqlalchemy": "2.0"}])
+@pytest.mark.parametrize("wanted", [OLDEST])
 def test_the_oldest_versions(wanted: dict[str, str]) -> None:
     python = environment(wanted, f"{sys.version_info.major}.{sys.version_info.minor}")
     assert python is not None

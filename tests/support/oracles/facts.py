@@ -293,8 +293,6 @@ FACTS = (
         ),
     ),
 )
-LEAN = ("Lance", "LanceDB")
-"""Whose facts need neither Spark nor Airflow to be tried."""
 
 
 def facts_of(test: str) -> Iterator[Fact]:
