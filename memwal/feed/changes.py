@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 from uuid import UUID
 
@@ -461,18 +462,28 @@ class Reading:
         region_id: UUID | None = None,
         position: pa.Array | None = None,
     ) -> pa.RecordBatch:
-        count = batch.num_rows
+        count, names = batch.num_rows, batch.schema.names
         if isinstance(generation, int):
-            generation = pa.repeat(pa.scalar(generation, pa.uint64()), count)
+            generation = _repeated(generation, pa.uint64(), count)
         columns = [
-            batch.column(name) if name in batch.schema.names else pa.nulls(count, field.type)
-            for name, field in zip(self._stored.names, self.schema, strict=False)
+            batch.column(field.name) if field.name in names else pa.nulls(count, field.type)
+            for field in list(self.schema)[: -len(_EXTRA)]
         ]
         region = None if region_id is None else str(region_id)
         columns += [
-            pa.repeat(pa.scalar(change, pa.string()), count),
+            _repeated(change, pa.string(), count),
             generation,
-            pa.repeat(pa.scalar(region, pa.string()), count),
-            pa.nulls(count, pa.uint64()) if position is None else position,
+            _repeated(region, pa.string(), count),
+            _repeated(None, pa.uint64(), count) if position is None else position,
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
+    """Return an array of one value: a slice of one that all batches of a source share."""
+    return _longest(value, kind, 1 << count.bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=16)
+def _longest(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)

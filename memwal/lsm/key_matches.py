@@ -139,7 +139,8 @@ def newest_row_positions(keys: pa.Array) -> Positions:
         return np.arange(len(keys))
     if len(keys) < _FEW_KEYS:
         return _last_of_each(keys)
-    slots, size = _slots_by_value(keys, slot_bytes=4) or _slots_by_hash(keys)
+    by_value = _slots_by_value(keys, slot_bytes=4)
+    slots, size = by_value or _slots_by_hash(keys)
     at = slots(keys)
     rows = np.arange(len(keys), dtype=np.int32)
     last = np.empty(size, np.int32)
@@ -147,6 +148,8 @@ def newest_row_positions(keys: pa.Array) -> Positions:
     last[at] = rows
     last = last[at]
     is_newest: Mask = last == rows
+    if by_value is not None:
+        return np.flatnonzero(is_newest)
     others = np.flatnonzero(~is_newest)
     # If the last row of a slot has another key than this row, no row of this row's key is the last.
     is_same = pc.equal(keys.take(pa.array(others)), keys.take(pa.array(last[others])))

@@ -101,17 +101,16 @@ def find_newest(
 def newest_of(parts: Mapping[int, GenerationKeys], key_type: pa.DataType) -> NewestRows:
     """Find the newest row of each key; ``parts`` are by the positions of their generations."""
     keys = pa.concat_arrays([pa.array([], key_type), *(part.keys for part in parts.values())])
-    newest = newest_row_positions(keys)
-    if pt.is_null(key_type):
-        keys = keys.slice(0, 0)
-    elif len(newest) < len(keys):
-        keys = keys.take(pa.array(newest))
     counts = [len(part.keys) for part in parts.values()]
     source = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
-    addresses = [np.empty(0, np.uint64), *(part.addresses for part in parts.values())]
-    deleted = [np.empty(0, np.bool_), *(part.deleted for part in parts.values())]
+    addresses = np.concatenate([np.empty(0, np.uint64), *(p.addresses for p in parts.values())])
+    deleted = np.concatenate([np.empty(0, np.bool_), *(p.deleted for p in parts.values())])
+    newest = newest_row_positions(keys)
+    if len(newest) < len(keys):
+        keys = keys.take(pa.array(newest))
+        source, addresses, deleted = source[newest], addresses[newest], deleted[newest]
     return NewestRows(
-        keys, source[newest], np.concatenate(addresses)[newest], np.concatenate(deleted)[newest]
+        keys.slice(0, 0) if pt.is_null(key_type) else keys, source, addresses, deleted
     )
 
 
