@@ -1,51 +1,80 @@
 """Copies that follow a table by its feed, through random lives of the table.
 
 After each step one of the copies goes on from its token, and must then be what the table shows. At
-the end, so must a copy from each token that was ever given.
+the end, so must a copy from each token that was ever given. By the grain "log" it must also have
+been told every version that was acknowledged since, in the order of each key.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import lance
+import lancedb
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.data.merging import DIVIDED
-from support.data.tables import MakeTable, Rows, keys, rows, state
+from support.data.tables import SCHEMA, Rows, folder, keys, rows, state
 from support.oracles import native
 from support.oracles.native import collect_all
 
 import memwal
-from memwal.errors import TokenExpiredError
+from memwal.errors import InvalidInputError, TokenExpiredError
 from memwal.feed.token import FeedToken
+from memwal.region.router import Router
 
 KEYS = 12
 STEPS = 30
+Grain = Literal["net", "log"]
+Version = tuple[int, int | None]
+"""A key and its number, None for a delete."""
+
+
+def versions(changes: pa.Table) -> list[Version]:
+    """What a feed returned, in its order."""
+    numbers = zip(changes["id"].to_pylist(), changes["n"].to_pylist(), strict=True)
+    is_delete = pc.equal(changes["_change"], "delete").to_pylist()
+    return [(key, None if gone else n) for (key, n), gone in zip(numbers, is_delete, strict=True)]
+
+
+def by_key(told: Iterable[Version]) -> dict[int, list[int | None]]:
+    found = defaultdict(list)
+    for key, n in told:
+        found[key].append(n)
+    return dict(found)
 
 
 def follow(
-    table: memwal.Table, token: str | None, copy: Rows, *, until: str | None = None
-) -> tuple[str, Rows]:
-    """Apply what changed after a token to a copy; return the next token, and the copy."""
-    feed = table.changes(token, until=until)
+    table: memwal.Table, token: str | None, copy: Rows, *, until: str | None, grain: Grain
+) -> tuple[str, Rows, list[Version]]:
+    """Apply what changed after a token to a copy.
+
+    Return the next token, the copy, and what the logs told.
+    """
+    feed = table.changes(token, until=until, grain=grain)
     changes = feed.to_table()
-    is_delete = pc.equal(changes.column("_change"), "delete")
-    deleted = set(changes.filter(is_delete).column("id").to_pylist())
-    upserts = state(changes.filter(pc.invert(is_delete)))
-    assert deleted.isdisjoint(upserts)
-    assert len(deleted) + len(upserts) == changes.num_rows
-    return feed.token, {key: n for key, n in (copy | upserts).items() if key not in deleted}
+    told = versions(changes)
+    if grain == "net" or token is None:
+        assert len(by_key(told)) == len(told)
+    # The rows belong together.
+    for batch in changes.filter(pc.equal(changes["_change"], "upsert")).to_pylist():
+        assert batch["text"] == f"{batch['id']}={batch['n']}"
+    copy = {key: n for key, n in (copy | dict(told)).items() if n is not None}
+    logged = changes.filter(pc.greater(changes["_gen"], 0))
+    return feed.token, copy, versions(logged)
 
 
 class Copy(NamedTuple):
     """What a consumer had after a step, and the token to go on with."""
 
-    step: int
+    step: int  # of the token
     token: str | None
     rows: Rows
     is_tagged: bool = False
@@ -60,12 +89,25 @@ class Life:
     number: int = 0
     writer: memwal.Writer | None = None
     copies: list[Copy] = field(default_factory=lambda: [Copy(0, None, {})])
+    acknowledged: list[tuple[int, Version]] = field(default_factory=list)  # with the step of each
     collected: int = 0  # the last step that collected generations
+    gave_up: int = 0  # the last step that gave generations up
 
     def some(self, most: int = 4) -> Rows:
         """Rows of random keys, whose number tells the step."""
         chosen = self.chance.sample(range(KEYS), self.chance.randint(1, most))
         return dict.fromkeys(chosen, self.number)
+
+    def stored(self, values: Rows) -> pa.Table:
+        """Rows with the columns that the table has by now."""
+        found = rows(values)
+        for column in self.table.schema:
+            if column.name not in found.schema.names:
+                found = found.append_column(column, pa.nulls(len(values), column.type))
+        return found
+
+    def note(self, values: Iterable[Version]) -> None:
+        self.acknowledged += [(self.number, version) for version in values]
 
     def open(self) -> memwal.Writer:
         if self.writer is None:
@@ -78,37 +120,79 @@ class Life:
             self.writer = None
 
     def upsert(self) -> None:
-        self.open().upsert(rows(self.some()))
+        values = self.some()
+        self.open().upsert(self.stored(values))
+        self.note(values.items())
 
     def delete(self) -> None:
-        self.open().delete(keys(*self.some(2)))
+        gone = list(self.some(2))
+        self.open().delete(keys(*gone))
+        self.note((key, None) for key in gone)
 
     def flush(self) -> None:
         self.open().flush()
 
     def put_by_lance(self) -> None:
+        """Upsert with pylance or LanceDB, which refuse a table that had several region specs."""
         self.close()
-        with native.writer(self.table) as shard:
-            native.put(shard, self.table, rows(self.some()))
+        if len(self.table.base().details.region_specs) > 1:
+            return
+        values = self.some()
+        _, spec = self.table.region_spec()
+        for region, part in Router(spec, self.table.schema).route(self.stored(values)):
+            data = pa.Table.from_batches([part])
+            if self.chance.random() < 0.5:
+                with native.writer(self.table, region.region_id) as shard:
+                    native.put(shard, self.table, data)
+            else:
+                other = lancedb.connect(folder(self.table).parent).open_table("lives")
+                writing = other.merge_insert("id").when_matched_update_all()
+                writing.when_not_matched_insert_all().execute(data)
+                other.close_lsm_writers()
+        self.note(values.items())
 
     def merge(self) -> None:
         self.table.merge(**self.chance.choice([{}, DIVIDED]))
 
     def write_directly(self) -> None:
         dataset = native.dataset(self.table)
-        match self.chance.randrange(4):
+        match self.chance.randrange(5):
             case 0:
                 builder = dataset.merge_insert("id").when_matched_update_all()
-                builder.when_not_matched_insert_all().execute(rows(self.some()))
+                builder.when_not_matched_insert_all().execute(self.stored(self.some()))
             case 1:
                 dataset.delete(f"id = {self.chance.randrange(KEYS)}")
             case 2:
-                self.number += KEYS
-                lance.write_dataset(rows({self.number: 0}), self.table.uri, mode="append")
+                added = self.stored({KEYS + self.number: 0})
+                lance.write_dataset(added, self.table.uri, mode="append")
             case 3:
                 # Lance refuses that after its updates of rows with stable ids.
                 with suppress(OSError):
                     dataset.optimize.compact_files()
+            case 4:
+                dataset.update({"n": "-1", "text": "concat(cast(id as string), '=-1')"}, "id < 3")
+
+    def change_columns(self) -> None:
+        self.close()
+        dataset = native.dataset(self.table)
+        if len(dataset.schema) > len(SCHEMA):
+            dataset.drop_columns([dataset.schema.names[-1]])
+        else:
+            dataset.add_columns(pa.field(f"c{self.number}", pa.int64()))
+
+    def change_regions(self) -> None:
+        self.close()
+        spec = memwal.RegionSpec.bucket("id", self.chance.randint(1, 4))
+        self.table = memwal.add_region_spec(self.table.uri, spec)
+
+    def restore(self) -> None:
+        self.close()
+        versions = [v["version"] for v in native.dataset(self.table).versions()]
+        options = self.chance.choice([{}, {"merge_again": True}, {"discard_pending": True}])
+        # Another version of the columns, one from before MemWAL, or one whose generations are gone.
+        with suppress(InvalidInputError):
+            self.table.restore(self.chance.choice(versions[-6:]), **options)
+            self.gave_up = self.number
 
     def maintain(self) -> None:
         table = self.table
@@ -134,19 +218,26 @@ class Life:
     def follow(self, copy: Copy) -> Copy:
         """Return a copy after all changes, which must be what the table shows."""
         table = memwal.open(self.table.uri)
+        grain: Grain = self.chance.choice(["net", "log"])
         # One that stops on its way must come to the same.
-        stop = self.chance.choice([copy, *self.copies[self.copies.index(copy) :]])
+        stop = self.chance.choice([copy, *(c for c in self.copies if c.step >= copy.step)])
+        token, found, logged = copy.token, copy.rows, list[Version]()
         try:
-            token, found = copy.token, copy.rows
-            if stop.token is not None:
-                token, found = follow(table, token, found, until=stop.token)
-            token, found = follow(table, token, found)
+            for until in (*{stop.token} - {None}, None):
+                token, found, told = follow(table, token, found, until=until, grain=grain)
+                logged += told
+            if grain == "log" and copy.token is not None:
+                since = [version for step, version in self.acknowledged if step > copy.step]
+                assert by_key(logged) == by_key(since)
         except TokenExpiredError:
             # Rows may have been deleted in generations that were collected since.
-            assert copy.step < self.collected
-            assert not (copy.is_tagged and stop.is_tagged)
-            token, found = follow(table, None, {})
+            assert copy.step < max(self.collected, self.gave_up)
+            assert copy.step < self.gave_up or not (copy.is_tagged and stop.is_tagged)
+            token, found, _ = follow(table, None, {}, until=None, grain=grain)
         assert found == state(table.fresh()), f"from step {copy.step} to {self.number}"
+        if copy.token is not None and self.chance.random() < 0.2:
+            # A consumer that dies before it stores the token.
+            return copy._replace(rows=found)
         is_tagged = self.chance.random() < 0.5
         if is_tagged:
             version = FeedToken.parse(token).version
@@ -155,22 +246,30 @@ class Life:
 
 
 STEPS_OF_A_LIFE: list[Callable[[Life], None]] = [
-    *[Life.upsert] * 4,
-    *[Life.delete] * 2,
-    *[Life.flush] * 3,
-    *[Life.merge] * 2,
-    Life.close,
-    Life.put_by_lance,
-    *[Life.write_directly] * 2,
-    *[Life.maintain] * 3,
+    *[Life.upsert] * 8,
+    *[Life.delete] * 4,
+    *[Life.flush] * 6,
+    *[Life.merge] * 4,
+    *[Life.close] * 2,
+    *[Life.put_by_lance] * 2,
+    *[Life.write_directly] * 4,
+    *[Life.maintain] * 6,
+    Life.change_columns,
+    Life.change_regions,
+    Life.restore,
 ]
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(300))
-def test_copies_are_the_table(make_table: MakeTable, seed: int) -> None:
+def test_copies_are_the_table(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    table = make_table(
+    specs = [memwal.RegionSpec.unsharded(), memwal.RegionSpec.bucket("id", 3)]
+    table = memwal.create(
+        str(tmp_path / "lives.lance"),
+        SCHEMA,
+        primary_key="id",
+        region_spec=chance.choice(specs),
         stable_row_ids=chance.random() < 0.5,
         maintained_indexes=["id_idx"] if chance.random() < 0.5 else [],
     )
