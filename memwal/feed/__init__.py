@@ -27,6 +27,11 @@ as seen. The changes of the base table that are left are direct writes, and come
 merge made is newer than all merged versions of its key, and is left out if its key has unmerged
 ones. After the table went back, merges count as direct writes.
 
+Without a primary key, the log grain tells each row once: of the logs by position, of direct writes
+by fragment. What the base table cannot tell is refused: which of its rows are of collected entries,
+as a commit merges several generations into one fragment; which rows were returned before the table
+went back; and which rows a merge wrote in versions that were cleaned up.
+
 A feed returns the row that a key has when it is read, so a change that cannot be told from an
 older one is returned once more, as an upsert, or as a delete of a key that is not there.
 

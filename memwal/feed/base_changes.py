@@ -103,16 +103,13 @@ def changes_since(
     base: BaseTable,
     seen: Mapping[UUID, int],
     stored: Mapping[UUID, int],
-    *,
-    logged: bool,
 ) -> BaseChanges:
     """Compare a version with that of a token.
 
     The reader of the token has seen the generations of each region up to ``seen``. From ``stored``
-    on, its merged generations are still stored. If the changes are ``logged``, the logs tell what
-    was merged since, until the table goes back. Raises TokenExpiredError if the token's version was
-    cleaned up or is one of another table, or generations are needed that were collected; of logged
-    changes also if generations were given up.
+    on, its merged generations are still stored. Raises TokenExpiredError if the token's version was
+    cleaned up or is one of another table, or generations are needed that were collected or given
+    up; and without a key, if the table went back, or a version in between was cleaned up.
     """
     if token.version == base.version and token.digest == base.digest:
         return NO_CHANGES
@@ -121,7 +118,8 @@ def changes_since(
     walk: _Walk | None = None
     for before, after in pairwise(_read_versions(token, base)):
         if walk is None:
-            walk = _Walk(base.location, token, stored, before, dict(seen), logged)
+            is_keyed = bool(base.primary_key)
+            walk = _Walk(base.location, token, stored, before, dict(seen), is_keyed)
         walk.step(before, after)
     return NO_CHANGES if walk is None else walk.result()
 
@@ -182,23 +180,32 @@ class _Walk:
     stored: Mapping[UUID, int]
     first: _Version
     seen: dict[UUID, int]
-    logged: bool
+    is_keyed: bool
     changed: dict[int, Changed] = field(default_factory=dict)
     added: set[int] = field(default_factory=set)
     removed: dict[int, dict[int, list[Numbers] | None]] = field(default_factory=dict)
     # The first version in which the rows of a fragment can be read that are deleted later.
     readable: dict[int, int] = field(default_factory=dict)
     named: dict[UUID, Generations] = field(default_factory=dict)
+    reached: dict[UUID, int] = field(default_factory=dict)  # generations that were merged once
 
     def step(self, before: _Version, after: _Version) -> None:
         """Go on to the next version."""
         if any(after.merged.get(key, 0) < number for key, number in before.merged.items()):
             # The table went back: what is merged from now on, the consumer has seen undone.
             self.seen = {}
+            if not self.is_keyed:
+                reason = f"version {after.number} is older than the one before, and no key tells"
+                raise expired(self.location, f"{reason} which rows were returned before")
         is_next = after.number == before.number + 1
         is_told = self._is_told(before, after)
         if before.states == after.states:
             return
+        if not (is_next or self.is_keyed):
+            reason = (
+                f"versions {before.number + 1} to {after.number - 1} were cleaned up, and no key"
+            )
+            raise expired(self.location, f"{reason} tells merged rows from others")
         unseen = not (is_next and is_told)
         moved, replaced = self._moved(before, after) if is_next else ({}, set())
         changed: dict[int, Changed] = {}
@@ -253,12 +260,13 @@ class _Walk:
         for region_id, (earlier, last) in merged.items():
             region = self.token.regions.get(region_id)
             earlier = max(earlier, self.first.merged.get(region_id, 0))
-            has_seen = region is not None and earlier < min(last, region.newest)
-            is_mixed |= has_seen
-            is_gone = not is_write and before.states == after.states
-            if is_gone and (has_seen or (self.logged and earlier < last)):
+            is_mixed |= region is not None and earlier < min(last, region.newest)
+            reached = max(self.reached.get(region_id, 0), self.first.merged.get(region_id, 0))
+            if reached < last and not is_write and before.states == after.states:
+                # A reader of the token that died before it stored a newer one may have seen them.
                 reason = f"generations up to {last} of region {region_id} were given up"
                 raise expired(self.location, reason)
+            self.reached[region_id] = max(last, reached)
         unseen = {
             region_id: (max(earlier, self.seen.get(region_id, 0)) + 1, last)
             for region_id, (earlier, last) in merged.items()

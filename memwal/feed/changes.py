@@ -80,7 +80,8 @@ class Changes(Result):
 
     The grain "log" returns every version of a row that was acknowledged after the token, in the
     order of each region's log: later versions of a key follow earlier ones. Merges are no change.
-    What other clients wrote to the base table directly comes last, as in the grain "net".
+    What other clients wrote to the base table directly comes last, as in the grain "net". A table
+    without a primary key has this grain only: each row once, and no deletes.
 
     >>> feed = table.changes()
     >>> table.upsert({"id": 1, "n": 7, "text": "a"})
@@ -104,15 +105,14 @@ class Changes(Result):
     ------
     InvalidInputError
         ``after`` is no token, columns are unknown, or one has the name of one above.
-    TableSetupError
-        The table has no primary key.
     TokenExpiredError
         Mostly when it is used. The version of the base table that the token names was cleaned up,
         or generations were collected that alone tell of a deleted key: ones with rows that the
-        token's reader saw before they were merged. With the grain "log", also if log entries behind
-        the token were collected or abandoned, or their generations given up. Without a tag on
-        :attr:`version`, generations and their log entries stay for the retention of the collection,
-        an hour by default.
+        token's reader saw before they were merged. Generations were given up. With the grain "log",
+        log entries behind the token were collected or abandoned. Without a primary key, the base
+        table cannot tell rows that were returned from others. Without a tag on :attr:`version`,
+        generations and their log entries stay for the retention of the collection, an hour by
+        default.
     """
 
     def __init__(
@@ -133,11 +133,12 @@ class Changes(Result):
         self._until = None if until is None else FeedToken.parse(until)
         state = self._read()
         base = state.plan.base
-        if not base.primary_key:
-            raise TableSetupError(
-                f"{location} has no primary key, and a feed returns the newest row of each key"
-            )
         self._token = self._until or state.token
+        if not base.primary_key:
+            # No row replaces another, so a row that is newer than the token would come twice.
+            self._grain, self._until = "log", self._token
+            if after is None:
+                state.check_whole(self._token)
         self._after: FeedToken | None = None
         if after is not None:
             self._after = self._token if after == NOW else FeedToken.parse(after)
@@ -230,7 +231,9 @@ class Since:
         base, seen = state.plan.base, state.seen(after)
         if logged:
             seen = dict.fromkeys(base.details.merged, MAX_COUNTER)
-        changes = changes_since(after, base, seen, state.stored, logged=logged)
+        elif not base.primary_key:
+            raise TableSetupError(f"{base.location} has no primary key: only its logs tell changes")
+        changes = changes_since(after, base, seen, state.stored)
         nothing = 1, 0
         named = []
         for stored in state.plan.merged:
@@ -259,7 +262,7 @@ class Reading:
         """
         with scan_errors(self.sources.base, self.filter):
             yield from self._unmerged(generations)
-            if self.since is None:
+            if self.since is None or not self.sources.base.primary_key:
                 yield from self._merged(marks)
                 return
             named = self._keys_of(self.since.named)

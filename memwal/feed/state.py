@@ -67,6 +67,14 @@ class FeedState:
                 seen[region_id] = manifest.current_generation - 1
         return seen
 
+    def check_whole(self, until: FeedToken) -> None:
+        """Raise TokenExpiredError if a generation may have rows of both sides of a token."""
+        for region_id, manifest in self.plan.snapshot.manifests.items():
+            region = until.regions[region_id]
+            if manifest.replay_after > region.position and region.newest > region.generation:
+                reason = f"generation {region.newest} of region {region_id} has newer rows as well"
+                raise expired(self.plan.base.location, reason)
+
     def logged_since(self, after: FeedToken, until: FeedToken) -> list[LogRange]:
         """Return the log entries between two tokens, those of earlier region specs first."""
         ranges = []

@@ -16,7 +16,7 @@ from support.oracles import native
 from support.oracles.native import collect_all
 
 import memwal
-from memwal.errors import InvalidInputError, TableSetupError, TokenExpiredError
+from memwal.errors import InvalidInputError, TokenExpiredError
 from memwal.feed.token import FeedToken
 from memwal.format.paths import region_dir
 
@@ -325,11 +325,6 @@ class TestArguments:
             # Some bits at the end count for nothing.
             with suppress(InvalidInputError):
                 assert FeedToken.parse(damaged) == whole
-
-    def test_a_table_without_key(self, make_table: MakeTable) -> None:
-        table = memwal.create(make_table().uri + "-2", SCHEMA, primary_key=None)
-        with pytest.raises(TableSetupError):
-            table.changes()
 
     def test_a_table_without_mem_wal(self, tmp_path: Path) -> None:
         schema = SCHEMA.set(0, SCHEMA.field(0).with_metadata(KEY))

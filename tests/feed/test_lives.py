@@ -235,9 +235,6 @@ class Life:
             assert copy.step < self.gave_up or not (copy.is_tagged and stop.is_tagged)
             token, found, _ = follow(table, None, {}, until=None, grain=grain)
         assert found == state(table.fresh()), f"from step {copy.step} to {self.number}"
-        if copy.token is not None and self.chance.random() < 0.2:
-            # A consumer that dies before it stores the token.
-            return copy._replace(rows=found)
         is_tagged = self.chance.random() < 0.5
         if is_tagged:
             version = FeedToken.parse(token).version

@@ -1,0 +1,152 @@
+"""The feed of a table without a primary key: each row once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from support.oracles import native
+from support.oracles.native import collect_all
+
+import memwal
+from memwal.errors import TokenExpiredError
+
+SCHEMA = pa.schema([("at", pa.int64())])
+FEW_ROWS = memwal.WriterOptions(max_memtable_rows=2)
+
+
+def rows(*moments: int) -> pa.Table:
+    return pa.table({"at": moments}, SCHEMA)
+
+
+class Consumer:
+    """Reads a table from token to token."""
+
+    def __init__(self, table: memwal.Table) -> None:
+        self.table = table
+        self.token: str | None = None
+
+    def read(self) -> list[int]:
+        """The rows since the last call, sorted."""
+        feed = memwal.open(self.table.uri).changes(self.token)
+        found = feed.to_table()
+        assert set(found["_change"].to_pylist()) <= {"upsert"}
+        assert feed.to_table().equals(found)
+        self.token = feed.token
+        return sorted(found["at"].to_pylist())
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable ids"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
+    uri = str(tmp_path / "t.lance")
+    return memwal.create(uri, SCHEMA, primary_key=None, stable_row_ids=request.param)
+
+
+@pytest.fixture
+def consumer(table: memwal.Table) -> Consumer:
+    """One that has read rows of the base table, of a generation, and of the log."""
+    with table.writer() as writer:
+        writer.append(rows(0, 0))
+        writer.flush()
+        table.merge()
+        writer.append(rows(1))
+        writer.flush()
+        writer.append(rows(2))
+        writer.abort()
+    consumer = Consumer(table)
+    assert consumer.read() == [0, 0, 1, 2]
+    assert consumer.read() == []
+    return consumer
+
+
+def test_each_row_once_however_it_moves_on(table: memwal.Table, consumer: Consumer) -> None:
+    with table.writer(options=FEW_ROWS) as writer:
+        writer.append(rows(3))
+        assert consumer.read() == [3]
+        writer.append(rows(3, 4, 5))
+        writer.append(rows(6))
+    table.merge()
+    table.append(rows(7))
+    assert consumer.read() == [3, 4, 5, 6, 7]
+    for step in (table.merge, lambda: collect_all(table), lambda: table.compact(min_fragments=2)):
+        step()
+        assert consumer.read() == []
+
+
+def test_order_and_the_columns_of_a_feed(table: memwal.Table, consumer: Consumer) -> None:
+    table.append(rows(5, 4))
+    table.append(rows(3))
+    found = table.changes(consumer.token, filter="at > 3").to_table()
+    assert found["at"].to_pylist() == [5, 4]
+    assert found["_position"].null_count == 0
+    assert found.equals(table.changes(consumer.token, filter="at > 3", grain="log").to_table())
+
+
+def test_direct_writes(table: memwal.Table, consumer: Consumer) -> None:
+    lance.write_dataset(rows(8, 9), table.uri, mode="append")
+    table.merge()
+    # Nothing tells of a deleted row.
+    native.dataset(table).delete("at = 0")
+    table.compact(min_fragments=2)
+    assert consumer.read() == [8, 9]
+
+
+def test_a_feed_is_that_of_its_token(table: memwal.Table, consumer: Consumer) -> None:
+    for token in (None, consumer.token):
+        table.append(rows(3))
+        feed = table.changes(token)
+        wanted = sorted(feed.to_table()["at"].to_pylist())
+        table.append(rows(4))
+        if token is None:
+            # They would be flushed together with rows of the feed.
+            assert sorted(feed.to_table()["at"].to_pylist()) == wanted
+        table.merge()
+        table.append(rows(5))
+        later = table.changes(feed.token)
+        assert sorted(later.to_table()["at"].to_pylist()) == [4, 5]
+        if token is not None:
+            assert sorted(feed.to_table()["at"].to_pylist()) == wanted
+            found = table.changes(feed.token, until=later.token).to_table()
+            assert sorted(found["at"].to_pylist()) == [4, 5]
+
+
+class TestWhatCannotBeTold:
+    """What would return a row twice, or not at all, is an error."""
+
+    def test_entries_that_were_collected(self, table: memwal.Table, consumer: Consumer) -> None:
+        table.append(rows(3))
+        table.merge()
+        collect_all(table)
+        with pytest.raises(TokenExpiredError):
+            consumer.read()
+
+    def test_a_generation_of_both_sides(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.append(rows(1))
+            middle = table.changes().token
+            writer.append(rows(2))
+        assert sorted(table.changes(middle).to_table()["at"].to_pylist()) == [2]
+        with pytest.raises(TokenExpiredError):
+            table.changes(until=middle)
+
+    def test_a_table_that_went_back(self, table: memwal.Table, consumer: Consumer) -> None:
+        before = table.base().version
+        table.merge()
+        table.restore(before, merge_again=True)
+        table.merge()
+        with pytest.raises(TokenExpiredError):
+            consumer.read()
+
+    def test_versions_in_between(self, table: memwal.Table, consumer: Consumer) -> None:
+        dataset = native.dataset(table)
+        dataset.tags.create("kept", dataset.version)
+        table.merge()
+        lance.write_dataset(rows(8), table.uri, mode="append")
+        native.dataset(table).cleanup_old_versions(
+            timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+        )
+        with pytest.raises(TokenExpiredError):
+            consumer.read()
