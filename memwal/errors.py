@@ -51,6 +51,22 @@ class TokenExpiredError(MemWalError):
     """
 
 
+class ConsumerExpiredError(TokenExpiredError):
+    """A consumer was behind for longer than the policy keeps changes for it.
+
+    What to do: begin again: ``consumer.reset()`` reads the whole table; remove what it does not
+    return. Raise ``gc_consumer_seconds`` or ``gc_consumer_bytes`` if it may be behind for longer.
+    """
+
+
+class ConsumerFencedError(MemWalError):
+    """Another process claimed the consumer, or dropped it. This call changed nothing.
+
+    What to do: let one process at a time read for a consumer. The one that is to go on opens it
+    again.
+    """
+
+
 class TableSetupError(MemWalError):
     """The table is not ready for this call: absent, without a primary key, or without MemWAL.
 

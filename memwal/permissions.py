@@ -23,6 +23,8 @@ class Role(StrEnum):
     """Reads rows and status, and verifies without repairs."""
     PINNER = "pinner"
     """Reads under read tags, as Spark loads do, and copies the table elsewhere."""
+    CONSUMER = "consumer"
+    """Reads changes, and keeps its token in the table."""
     WRITER = "writer"
     """Writes: claims, appends, flushes."""
     MERGER = "merger"
@@ -64,6 +66,9 @@ class Permission:
 _EVERYTHING: Final = ("*",)
 _LIST_AND_READ: Final = (Permission(Action.LIST, _EVERYTHING), Permission(Action.READ, _EVERYTHING))
 _READ_TAGS: Final = ("_refs/tags/memwal-read-*",)
+_CONSUMER_TAGS: Final = ("_refs/tags/memwal-consumer-*",)
+# Replaced if they are as they were read.
+_CONSUMERS: Final = ("_memwal/consumers/*",)
 _MANIFESTS: Final = ("_mem_wal/*/manifest/*.binpb",)
 _HINTS: Final = ("_mem_wal/*/manifest/version_hint.json",)
 _LOG: Final = ("_mem_wal/*/wal/*.arrow",)
@@ -89,7 +94,7 @@ _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE
 _COLLECTION: Final = (
     *_LIST_AND_READ,
     Permission(Action.CREATE, (*_MANIFESTS, *_APPLIED_STEPS, *_MARKS)),
-    Permission(Action.PUT, (*_HINTS, *_TRACE, *_ORPHAN_MARKS)),
+    Permission(Action.PUT, (*_HINTS, *_TRACE, *_ORPHAN_MARKS, *_CONSUMERS)),
     Permission(
         Action.DELETE,
         (
@@ -102,6 +107,7 @@ _COLLECTION: Final = (
             *_MERGES,
             *_STAGED_ROWS,
             *_READ_TAGS,
+            *_CONSUMER_TAGS,
         ),
     ),
 )
@@ -112,6 +118,11 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_LIST_AND_READ,
         Permission(Action.PUT, _READ_TAGS),
         Permission(Action.DELETE, _READ_TAGS),
+    ),
+    Role.CONSUMER: (
+        *_LIST_AND_READ,
+        Permission(Action.PUT, (*_CONSUMERS, *_CONSUMER_TAGS, *_TRACE)),
+        Permission(Action.DELETE, _CONSUMER_TAGS),
     ),
     Role.WRITER: (
         *_LIST_AND_READ,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
@@ -19,7 +19,6 @@ from memwal.inputs.addresses import TableAddress, location_of
 from memwal.inputs.rows import Keys, Rows
 from memwal.jobs.job import TaskRunner, run_in_process
 from memwal.jobs.options import (
-    CheckpointOptions,
     CompactOptions,
     CopyOptions,
     GcOptions,
@@ -28,6 +27,7 @@ from memwal.jobs.options import (
     QualityOptions,
     RecoverOptions,
     SnapshotOptions,
+    TableCheckpointOptions,
     VerifyOptions,
 )
 from memwal.jobs.progress import ProgressOption
@@ -52,6 +52,7 @@ from memwal.writer.region_writer.options import (
 # reads a table starts in less time.
 if TYPE_CHECKING:
     from memwal.feed.changes import Changes
+    from memwal.feed.consumer import Consumer
     from memwal.jobs.gc import CollectionResult
     from memwal.jobs.job import JobResult
     from memwal.jobs.merge.picker import MergePlan
@@ -104,21 +105,6 @@ def _seconds_left(timeout: Duration | None, started: float) -> float | None:
     if timeout is None:
         return None
     return max(started + in_seconds(timeout) - time.monotonic(), 0.0)
-
-
-@public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableCheckpointOptions(CheckpointOptions):
-    """Options of :meth:`Table.checkpoint`.
-
-    Attributes
-    ----------
-    flush : bool
-        Whether the writers of this table that are open in this process are flushed first. Those of
-        other processes are not.
-    """
-
-    flush: bool = True
 
 
 @public
@@ -375,6 +361,20 @@ class Table(Queries):
         return Changes(
             self.location, after=after, until=until, columns=columns, filter=filter, grain=grain
         )
+
+    def consumer(self, name: str, *, start: str | None = None) -> Consumer:
+        """Claim a reader of changes: see :class:`memwal.feed.consumer.Consumer`.
+
+        Parameters
+        ----------
+        name : str
+            Up to 64 letters, digits, _ and -.
+        start : str, optional
+            "now" if a new consumer passes over what is in the table already.
+        """
+        from memwal.feed.consumer import Consumer
+
+        return Consumer(self.location, name, start=start)
 
     def status(
         self,

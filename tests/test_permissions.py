@@ -14,11 +14,13 @@ from support.stores.iam import Act as Request
 from support.stores.iam import allows
 from typer.testing import CliRunner
 
+from memwal.base_table.refs import ConsumerTag
 from memwal.cli.commands.app import app
 from memwal.errors import InvalidInputError
 from memwal.format.paths import (
     ORPHAN_MARK_NAME,
     applied_key,
+    consumer_key,
     generation_dir,
     index_file_key,
     manifest_key,
@@ -45,6 +47,8 @@ KEYS = {
     "region mark": region_mark_key(REGION, 1, 1, 3),
     "tag": "_refs/tags/report.json",
     "read tag": "_refs/tags/memwal-read-60-1-r.json",
+    "consumer": consumer_key("c"),
+    "consumer tag": ConsumerTag("c", 1, 2, "x").key,
     "branch": "_refs/branches/b.json",
     "manifest": manifest_key(REGION, 2),
     "hint": version_hint_key(REGION),
@@ -78,6 +82,7 @@ COLLECTED = {
     "merge keys",
     "staged rows",
     "read tag",
+    "consumer tag",
     *GENERATIONS,
 }
 
@@ -85,6 +90,7 @@ COLLECTED = {
 MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.READER: (set(), set(), set()),
     Role.PINNER: (set(), {"read tag"}, {"read tag"}),
+    Role.CONSUMER: (set(), {"consumer", "consumer tag"}, {"consumer tag"}),
     Role.WRITER: (
         {"manifest", "log", "book", "region mark"},
         {"hint", "abandoned", "staged rows", *GENERATIONS},
@@ -98,12 +104,12 @@ MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.PUBLISHER: ({"version", "manifest", "region mark"}, {"hint", *COMMIT}, {"staged"}),
     Role.COLLECTOR: (
         {"manifest", "book", "region mark"},
-        {"hint", "orphan mark"},
+        {"hint", "orphan mark", "consumer"},
         COLLECTED,
     ),
     Role.CLEANER: (
         {"manifest", "book", "region mark"},
-        {"hint", "orphan mark"},
+        {"hint", "orphan mark", "consumer"},
         COLLECTED | {"data", "deletion", "transaction", "version"},
     ),
     Role.REPAIRER: (

@@ -32,8 +32,8 @@ PUBLIC = {
 
 TABLE = """
     append applied at at_most base build_indexes build_snapshot changes check_quality checkpoint
-    choose_indexes collect_garbage compact copy_to count_rows delete explain explain_merge fresh
-    head list_indices location lookup merge primary_key recover region_ids region_spec
+    choose_indexes collect_garbage compact consumer copy_to count_rows delete explain explain_merge
+    fresh head list_indices location lookup merge primary_key recover region_ids region_spec
     reset_writer_defaults restore scan schema search search_hybrid search_text set_writer_defaults
     start_region_over status take_blobs to_arrow to_dataset to_pandas to_polars upsert uri verify
     version writer writer_defaults

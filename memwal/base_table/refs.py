@@ -9,6 +9,9 @@ collector. The name of a read tag contains its lifetime, counted from the
 last write of its object by the clock of the store, which the collector uses too. A process with a
 wrong clock can therefore create neither an expired tag nor one that never expires. Renewing a tag
 writes the same object again.
+
+A *consumer tag* holds the version of a token until the state of its consumer does not need it: see
+:mod:`memwal.feed.consumer_state`.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ PREFIX: Final = "memwal-read-"
 
 _SUFFIX: Final = ".json"
 _NAME: Final = re.compile(r"memwal-read-([1-9][0-9]{0,9})-([1-9][0-9]{0,19})-([0-9a-z]{1,64})")
+_CONSUMER: Final = re.compile(
+    r"memwal-consumer-([A-Za-z0-9_-]{1,64})-([1-9][0-9]{0,18})-([1-9][0-9]{0,19})-([0-9a-z]{1,64})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +126,16 @@ def find_lost_refs(version: int, stored: Collection[int], refs: Iterable[Ref]) -
 
 
 def delete_torn_tags(location: TableLocation) -> None:
-    """Delete read tags that a crash of the machine left torn; nothing for object stores.
+    """Delete tags of reads and consumers that a crash left torn; nothing for object stores.
 
     Lance does not fsync tags on a local disk, and the processes that placed them ended with the
-    machine. A tag gets its name after it is written, so no process is still writing a torn one.
+    machine. A tag gets its name after it is written, so no process is still writing a torn one. A
+    consumer makes its tag durable before its state relies on it.
     """
     store = location.store
     if store.is_local:
-        tags = [info.key for info in store.list(TAGS_DIR) if parse_read_tag_key(info.key)]
+        keys = [info.key for info in store.list(TAGS_DIR)]
+        tags = [key for key in keys if parse_read_tag_key(key) or parse_consumer_tag_key(key)]
         torn = [ref.key for ref in _read_all(store, tags) if ref.version is None]
         store.delete_many(torn)
 
@@ -169,6 +177,48 @@ class ReadTag:
         return written + timedelta(seconds=self.seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerTag:
+    """Tag that holds the version of a token of a consumer."""
+
+    consumer: str
+    step: int  # of the consumer's tokens: see :mod:`memwal.feed.consumer_state`
+    version: int  # version on the main branch of the base table
+    claim: str  # id of the claim that placed it
+
+    @property
+    def name(self) -> str:
+        """Name of the tag."""
+        return f"memwal-consumer-{self.consumer}-{self.step}-{self.version}-{self.claim}"
+
+    @property
+    def key(self) -> str:
+        """Key of the tag's object."""
+        return f"{TAGS_DIR}/{self.name}{_SUFFIX}"
+
+
+def parse_consumer_tag(name: str) -> ConsumerTag | None:
+    """Return the consumer tag with this name; None for any other tag."""
+    match = _CONSUMER.fullmatch(name)
+    if match is None:
+        return None
+    return ConsumerTag(match[1], int(match[2]), int(match[3]), match[4])
+
+
+def parse_consumer_tag_key(key: str) -> ConsumerTag | None:
+    """Return the consumer tag whose object has this key; None for any other key."""
+    folder, _, name = key.rpartition("/")
+    if folder != TAGS_DIR or not name.endswith(_SUFFIX):
+        return None
+    return parse_consumer_tag(name.removesuffix(_SUFFIX))
+
+
+def list_consumer_tags(location: TableLocation, consumer: str) -> list[ConsumerTag]:
+    """Return the tags of a consumer. Costs one listing."""
+    tags = (parse_consumer_tag_key(info.key) for info in location.store.list(TAGS_DIR))
+    return [tag for tag in tags if tag is not None and tag.consumer == consumer]
+
+
 def parse_read_tag(name: str) -> ReadTag | None:
     """Return the read tag with this name; None for any other tag."""
     match = _NAME.fullmatch(name)
@@ -195,11 +245,11 @@ def parse_read_tag_key(key: str) -> ReadTag | None:
     return parse_read_tag(name.removesuffix(_SUFFIX))
 
 
-def place_tag(base: BaseTable, tag: ReadTag) -> bool:
-    """Create a read tag; False if a tag with this name exists.
+def place_tag(base: BaseTable, tag: ReadTag | ConsumerTag) -> bool:
+    """Create a tag; False if a tag with this name exists.
 
     Raises ObjectNotFoundError if the version is no longer stored, and errors of the store as for
-    any write: if the tag was created despite the error, it expires by itself.
+    any write: if the tag was created despite the error, the collector deletes it in time.
     """
     try:
         base.dataset.tags.create(tag.name, tag.version)
@@ -233,12 +283,12 @@ def renew_tag(location: TableLocation, tag: ReadTag, *, now: datetime | None = N
     return True
 
 
-def delete_tag(location: TableLocation, tag: ReadTag) -> None:
-    """Delete a tag. Does nothing if it does not exist, or stays behind a link: it expires there."""
+def delete_tag(location: TableLocation, tag: ReadTag | ConsumerTag) -> None:
+    """Delete a tag. Does nothing if it does not exist, or stays behind a link."""
     try:
         location.store.delete(tag.key)
     except LinkRefusedError as error:
-        logger.warning("tag %s is not deleted, and expires: %s", tag.name, error)
+        logger.warning("tag %s is not deleted: %s", tag.name, error)
 
 
 def list_read_tags(location: TableLocation) -> dict[ReadTag, datetime]:

@@ -111,7 +111,7 @@ def read_state_at(location: TableLocation, until: FeedToken) -> FeedState:
 
     def read() -> FeedState:
         snapshot = open_snapshot(location)
-        base = _base_of(location, until)
+        base = base_of(location, until)
         manifests: dict[UUID, RegionManifest] = {}
         logs: dict[UUID, UnflushedLog] = {}
         for region_id, region in until.regions.items():
@@ -135,7 +135,7 @@ def read_state_at(location: TableLocation, until: FeedToken) -> FeedState:
     return retry_if_collected(read)
 
 
-def _base_of(location: TableLocation, token: FeedToken) -> BaseTable:
+def base_of(location: TableLocation, token: FeedToken) -> BaseTable:
     """Open the version of the base table that a token names; TokenExpiredError if it is gone."""
     try:
         base = open_version(location, token.version)

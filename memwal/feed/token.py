@@ -45,6 +45,16 @@ class FeedToken:
         data = zlib.compress(b"".join(parts), 9)
         return _PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
+    def precedes(self, other: FeedToken) -> bool:
+        """Return whether the reader of another token has seen more."""
+        if self.version != other.version:
+            return self.version < other.version
+        return any(
+            seen.position < other.regions[region_id].position
+            for region_id, seen in self.regions.items()
+            if region_id in other.regions
+        )
+
     @classmethod
     def parse(cls, text: str) -> FeedToken:
         """Return the token of a text; InvalidInputError if it is none."""

@@ -24,6 +24,8 @@ CHANGE_TRACE_KEY = "_memwal/changed"
 :mod:`memwal.region.change_trace`."""
 STAGED_ROWS_DIR = "_memwal/writes"
 """Folder of rows that tasks of Spark staged, for the process that writes them into the regions."""
+CONSUMERS_DIR = "_memwal/consumers"
+"""Folder of the states of consumers: see :mod:`memwal.feed.consumer_state`."""
 PK_INDEX_DIR = "_pk_index"
 APPLIED_DIR = "applied"
 BLOOM_FILTER_NAME = "bloom_filter.bin"
@@ -44,6 +46,7 @@ ANY_MANIFEST = f"{_MANIFEST_DIR}/*{_MANIFEST_SUFFIX}"
 """Pattern in the folder of a region, by which any version of its manifest is found."""
 _WAL_SUFFIX = ".arrow"
 _APPLIED_SUFFIX = ".json"
+_CONSUMER_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
 _MAX_U64 = (1 << 64) - 1
 _TABLE_MANIFEST = re.compile(r"([0-9]{1,20})\.manifest")
@@ -170,6 +173,17 @@ def parse_region_mark_key(key: str) -> tuple[UUID, tuple[int, int, int]] | None:
     region_id = parse_region_name(folder.removeprefix(f"{REGION_MARKS_DIR}/"))
     numbers = _parse_mark_name(name)
     return None if region_id is None or numbers is None else (region_id, numbers)
+
+
+def consumer_key(name: str) -> str:
+    """Return the key of the state of a consumer."""
+    return f"{CONSUMERS_DIR}/{name}{_CONSUMER_SUFFIX}"
+
+
+def parse_consumer_key(key: str) -> str | None:
+    """Return the name of the consumer whose state has this key; None for other keys."""
+    name = key.removeprefix(f"{CONSUMERS_DIR}/").removesuffix(_CONSUMER_SUFFIX)
+    return name if key == consumer_key(name) else None
 
 
 def generation_name(generation: int, token: str) -> str:

@@ -242,6 +242,21 @@ class CheckpointOptions(RunOptions):
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableCheckpointOptions(CheckpointOptions):
+    """Options of :meth:`memwal.Table.checkpoint`.
+
+    Attributes
+    ----------
+    flush : bool
+        Whether the writers of this table that are open in this process are flushed first. Those of
+        other processes are not.
+    """
+
+    flush: bool = True
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions(RunOptions):
     """Options of a compaction: :func:`memwal.jobs.table.compact.compact`."""
 
@@ -384,6 +399,19 @@ class GcOptions(RunOptions):
         "at most; the oldest go first",
         low=0,
     )
+    consumer_seconds: Duration = seconds(
+        7 * _DAY,
+        "how long generations and versions are kept for a consumer that reads and commits nothing: "
+        "then it expires, and has to begin again; well above its longest pause, and its longest "
+        "read",
+    )
+    consumer_bytes: int | None = count(
+        None,
+        "bytes that are kept for a consumer at most: of files that only its version of the base "
+        "table has, and of generations that are merged; more, and it expires",
+        low=0,
+        optional=True,
+    )
     explain: bool = _switch(
         False,
         "list what goes and, for what stays, why it stays; costs a listing for each generation",
@@ -417,6 +445,11 @@ class GcOptions(RunOptions):
             return None
         age = timedelta(seconds=in_seconds(self.version_retention_seconds))
         return max(age, self.retention)
+
+    @property
+    def consumer_age(self) -> timedelta:
+        """Time after its last commit for which a consumer is kept."""
+        return timedelta(seconds=in_seconds(self.consumer_seconds))
 
     @property
     def foreign_claim(self) -> timedelta:

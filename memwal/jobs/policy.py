@@ -288,6 +288,9 @@ class Policy(JsonRecord):
     )
     gc_foreign_claim_seconds: float = _from_job(GcOptions, "foreign_claim_seconds", low=0)
     gc_foreign_claim_bytes: int = _from_job(GcOptions, "foreign_claim_bytes", low=0)
+    # Consumers record every ten minutes that they have seen all.
+    gc_consumer_seconds: float = _from_job(GcOptions, "consumer_seconds", low=3600)
+    gc_consumer_bytes: int | None = _from_job(GcOptions, "consumer_bytes", low=0)
     late_seconds: float = seconds(
         3600.0,
         "Age of the oldest unmerged generation from which the table is late: what alerts, "

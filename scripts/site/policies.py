@@ -23,6 +23,7 @@ _EXAMPLES: Final = {
     "quiet_hours": "22:00-06:00 Europe/Berlin",
     "schedule": "*/5 * * * *",
     "gc_version_retention_seconds": "604800",
+    "gc_consumer_bytes": "107374182400",
     "pool": "lake",
     "spark_session": "small-tables",
     "tags": "air,daily",

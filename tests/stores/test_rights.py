@@ -224,6 +224,13 @@ def live(lake: Lake) -> None:
     settle(lake)
     expected = state(lake.as_role(Role.READER))
     protect(lake)
+    consumer = lake.as_role(Role.CONSUMER).consumer("c", start="now")
+    lake.write({n: n for n in range(3)})
+    settle(lake)
+    consumer.commit(consumer.read().token)
+    lake.write({n: n for n in range(3)})
+    settle(lake)
+    consumer.read()
     collect_all(lake)
     lake.write({50: 50})
     damage_and_repair(lake)
@@ -270,6 +277,7 @@ def collect_all(lake: Lake) -> None:
                 orphan_grace_seconds=0,
                 index_grace_seconds=0,
                 version_retention_seconds=0 if role is Role.CLEANER else None,
+                consumer_seconds=0,
             ),
             clock=lambda: time.time() + 1000,
         )

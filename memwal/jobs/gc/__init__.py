@@ -14,6 +14,7 @@ what is left behind if it dies:
 | log entries | they are covered by generations that no manifest has named for a grace period; the newest entry stays | gaps in front of the position where a replay begins |
 | manifests, oldest first, one by one | the versions that bound the log stay; the hint names a later version first | a history that begins later |
 | drop generations from the manifest | the epoch and everything else stay as they are, by compare-and-swap | folders that the next run deletes |
+| tags of consumers that expired, or moved on | the expiry is stored by compare-and-swap first: see :mod:`memwal.feed.consumer_state` | tags that the next run deletes |
 | tags of reads that have expired | each is checked again before it is deleted; they pinned nothing in this run | a tag that the next run deletes |
 | index files, staged files | their age; all stored versions were read after these files were listed | a part of an index that no version names |
 | old versions of the base table | the version that is kept is synced again: another process may have committed it since | Lance's clean-up begins anew |

@@ -189,7 +189,7 @@ def collect_base_versions(context: GcContext) -> Iterator[Decision]:
 
     In a dry run, Lance is asked for the files that it would delete. Yields nothing without any.
     """
-    location, age = context.location, context.options.version_retention
+    location, age = context.location, context.pins.version_age
     decide_all = partial(decide, None, GarbageKind.BASE_VERSIONS, "old versions")
     if age is None:
         return

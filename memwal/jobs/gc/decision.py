@@ -30,6 +30,7 @@ class GarbageKind(StrEnum):
     STAGING = "staging files", "staging_files", True
     BASE_VERSIONS = "base versions", "base_versions", True
     READ = "read protection", "read_protections", True
+    CONSUMER = "consumer tag", "consumer_tags", True
     REGION = "region", None, False
 
     def __new__(cls, value: str, count_metric: str | None, counts_objects: bool) -> Self:
@@ -56,6 +57,7 @@ class Reason(ReasonCode):
     TAG = "tag", "a tagged version of the table needs it"
     BRANCH = "branch", "a branch of the table needs it"
     READ = "read", "a long read protects a version of the table that needs it"
+    CONSUMER = "consumer", "a consumer of the table's changes has not read it yet"
     RETENTION = "retention", "a version of the table within the retention needs it"
     FOREIGN_CLAIM = "foreign_claim", "a live writer of another client may still read it"
     GRACE = "grace", "a reader may still be using it"

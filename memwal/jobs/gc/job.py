@@ -28,6 +28,7 @@ from memwal.jobs.gc.base_table import (
     collect_staged_files,
 )
 from memwal.jobs.gc.collector import Extent, GcContext, RegionState, decide
+from memwal.jobs.gc.consumers import collect_consumers
 from memwal.jobs.gc.decision import (
     CollectionResult,
     CollectionTally,
@@ -68,6 +69,7 @@ drops, it cannot delete, whatever the clocks say.
 
 TABLE_COLLECTORS: Final[dict[GarbageKind, Callable[[GcContext], Iterator[Decision]]]] = {
     GarbageKind.READ: collect_read_tags,
+    GarbageKind.CONSUMER: collect_consumers,
     GarbageKind.INDEX: collect_index_files,
     GarbageKind.STAGING: collect_staged_files,
     GarbageKind.BASE_VERSIONS: collect_base_versions,
@@ -92,7 +94,8 @@ def collect_garbage(
     CollectionResult
         Metrics ``generations_dropped``, ``folders`` (of which ``orphaned_folders`` were never
         named), ``log_entries``, ``manifests``, ``index_files``, ``staging_files``,
-        ``base_versions``, ``read_protections``; ``bytes``, and the same by kind as ``bytes_...``.
+        ``base_versions``, ``read_protections``, ``consumer_tags``; ``bytes``, and the same by kind
+        as ``bytes_...``.
 
     Raises
     ------

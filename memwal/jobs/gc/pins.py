@@ -10,6 +10,9 @@ A read tag pins like any other tag, and expires by itself. It holds for as long 
 after it was last written, by the clock of the store, and for a grace period more: the clocks of the
 store and of this process may differ by so much, and a renewal may be delayed for so long.
 
+A consumer's tag pins as well, until :mod:`memwal.jobs.gc.consumers` deletes it. The versions after
+it are kept too: of those that are gone, a feed cannot tell which rows a compaction moved.
+
 The state of tags and branches is read first, so that a change during the read is noticed later.
 
 Tags and branches that cannot be followed do not stop a collection. A damaged one may be of any
@@ -34,6 +37,7 @@ from memwal.base_table.refs import (
     Ref,
     find_lost_refs,
     list_refs,
+    parse_consumer_tag,
     parse_read_tag,
     parse_read_tag_key,
 )
@@ -111,6 +115,7 @@ class Pins:
     refs: Refs = ()  # state of tags and branches when this was read, to notice that they changed
     damaged: tuple[Ref, ...] = ()  # tags and branches that cannot be read
     problems: tuple[str, ...] = ()  # of tags and branches that cannot be followed, and what to do
+    version_age: timedelta | None = None  # age from which versions go; None keeps all of them
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that nothing pins; 0 for none."""
@@ -164,19 +169,37 @@ def read_pins(
     pins += _pins_of_unreadable_rows(latest)
     versions = StoredVersions.list(location)
     found = list_refs(location)
-    _check_kept(latest, versions, found, options, now)
+    version_age = _version_age(versions, found, options, now)
+    _check_kept(latest, versions, found, version_age, options, now)
     lost = find_lost_refs(latest.version, versions.manifests, found)
     pins += _pins_of_versions(latest, versions, found, options, now, refs)
     damaged = tuple(ref for ref in lost if ref.version is None)
     for ref in damaged:
         pins.append(_pin_of_damaged(latest, versions, ref))
-    return Pins(tuple(pins), refs, damaged, tuple(lost.values()))
+    return Pins(tuple(pins), refs, damaged, tuple(lost.values()), version_age)
+
+
+def _version_age(
+    versions: StoredVersions, found: Sequence[Ref], options: GcOptions, now: datetime
+) -> timedelta | None:
+    """Return the age from which Lance may clean versions up: none of those after a consumer's."""
+    if options.version_retention is None:
+        return None
+    held = {ref.version or 0 for ref in found if parse_consumer_tag(ref.name) is not None}
+    # Lance goes by the clock of the client that committed, the listing by that of the store.
+    ages = [
+        now - info.modified + options.grace
+        for version, info in versions.manifests.items()
+        if version in held
+    ]
+    return max([options.version_retention, *ages])
 
 
 def _check_kept(
     latest: BaseTable,
     versions: StoredVersions,
     found: Sequence[Ref],
+    age: timedelta | None,
     options: GcOptions,
     now: datetime,
 ) -> None:
@@ -188,7 +211,6 @@ def _check_kept(
     check is protected by the age of its files, as any write that is under way.
     """
     kept = {ref.version for ref in found}
-    age = options.version_retention
     # Lance goes by the clock of the client that committed, the listing by that of the store.
     expired = now - age - options.grace if age is not None else None
 
@@ -270,7 +292,8 @@ def _progress_at(
     If its manifest is gone or damaged, that of another version stands for it, see the module.
     """
     before = sorted((v for v in versions.manifests if v <= version), reverse=True)
-    after = sorted(v for v in versions.manifests if v > version) if reason is Reason.TAG else []
+    is_tag = reason in (Reason.TAG, Reason.CONSUMER)
+    after = sorted(v for v in versions.manifests if v > version) if is_tag else []
     for stored in (*before, *after):
         try:
             progress = progress_of(base.location, versions.manifests[stored])
@@ -325,6 +348,9 @@ def _referenced_versions(
             pinned[version] = (Reason.BRANCH, message)
         elif ref.name in evaluated:
             continue
+        elif (tag := parse_consumer_tag(ref.name)) is not None:
+            message = f"consumer {tag.consumer} has not read what follows version {version}"
+            pinned.setdefault(version, (Reason.CONSUMER, message))
         elif parse_read_tag(ref.name) is None:
             # A branch pins more than a tag if the version cannot be read.
             pinned.setdefault(

@@ -1,0 +1,114 @@
+"""Collector of tags of consumers: deletes what no state needs, and lets consumers expire.
+
+Steps, and what protects whom: :mod:`memwal.feed.consumer_state`. A consumer expires if it holds an
+older version than the newest, and exceeds a limit. Its age is the time since its last commit, or
+since its last read that found nothing new: a consumer that reads stays, however long the table does
+not change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from memwal.base_table.refs import TAGS_DIR, ConsumerTag, parse_consumer_tag_key
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.text import age, size
+from memwal.errors import ConflictError
+from memwal.feed.consumer_state import ConsumerState, Phase, read_states, swap_state
+from memwal.feed.holds import held_bytes
+from memwal.jobs.gc.collector import Extent, GcContext, decide
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
+from memwal.jobs.gc.pins import Why
+from memwal.region.manifest_store import read_manifests
+
+logger = logging.getLogger(__name__)
+
+
+def collect_consumers(context: GcContext) -> Iterator[Decision]:
+    """Delete the tags of consumers that expired, and those that no state needs.
+
+    A tag of no consumer is one of a consumer that is being made, or of a process that died then:
+    its age tells.
+    """
+    store = context.location.store
+    tags = defaultdict[str, list[ConsumerTag]](list)
+    placed = {}
+    for key, bytes_, modified in context.pins.refs:
+        tag = parse_consumer_tag_key(key)
+        if tag is not None:
+            tags[tag.consumer].append(tag)
+            placed[tag] = bytes_, modified
+    if not tags:
+        return
+    # The tags were listed first: a state that is read now may need later ones, and no earlier ones.
+    states = {state.name: state for state in read_states(store)}
+    newest = open_base(context.location)
+    for name, own in tags.items():
+        state = states.get(name)
+        if state is not None and state.phase is Phase.ACTIVE:
+            state = _expire_if_due(context, newest, state, own)
+        for tag in own:
+            bytes_, modified = placed[tag]
+            until = modified + context.options.orphan_grace
+            if state is None and until > context.now:
+                why: Why = Reason.TOO_YOUNG, f"consumer {name} may be under way", until
+            elif state is not None and state.needs(tag):
+                until = state.at + context.options.consumer_age
+                why = Reason.CONSUMER, f"consumer {name} needs version {tag.version}", until
+            elif state is not None and state.reason:
+                why = Reason.UNNEEDED, f"consumer {name} expired: {state.reason}", None
+            else:
+                why = Reason.UNNEEDED, f"consumer {name} does not need it any more", None
+            yield context.carry_out(
+                decide(None, GarbageKind.CONSUMER, tag.name, Extent(1, bytes_), why),
+                TAGS_DIR,
+                partial(store.delete, tag.key),
+            )
+
+
+def _expire_if_due(
+    context: GcContext, newest: BaseTable, state: ConsumerState, tags: Sequence[ConsumerTag]
+) -> ConsumerState:
+    """Return the state of a consumer, expired if it exceeds a limit; in a dry run not stored so."""
+    oldest = min((tag.version for tag in tags if state.needs(tag)), default=newest.version)
+    if oldest >= newest.version:
+        return state
+    reason = _exceeded(context, newest, state, oldest)
+    if reason is None:
+        return state
+    # The next step: a read that is under way does not hold its version any more either.
+    expired = replace(state, phase=Phase.EXPIRED, step=state.step + 1, tag=None, reason=reason)
+    if context.options.dry_run:
+        return expired
+    try:
+        expired = swap_state(context.location.store, state, expired)
+    except ConflictError:
+        # It committed, or was claimed.
+        return state
+    logger.warning("consumer %s of %s expired: %s", state.name, context.location, reason)
+    return expired
+
+
+def _exceeded(
+    context: GcContext, newest: BaseTable, state: ConsumerState, oldest: int
+) -> str | None:
+    options = context.options
+    behind = context.now - state.at
+    if behind > options.consumer_age:
+        return (
+            f"it committed nothing for {age(behind.total_seconds())}, the limit is "
+            f"{age(options.consumer_age.total_seconds())} (gc_consumer_seconds)"
+        )
+    if options.consumer_bytes is None:
+        return None
+    held = held_bytes(newest, oldest, read_manifests(context.location.store).values())
+    if held <= options.consumer_bytes:
+        return None
+    return (
+        f"{size(held)} are kept for it, the limit is {size(options.consumer_bytes)} "
+        "(gc_consumer_bytes)"
+    )

@@ -1,0 +1,402 @@
+"""Consumers: what they read, what is held for them, and who may commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.data.tables import MakeTable, flush, folder, keys, rows, state
+from support.faults.collecting import DAY, collect
+from support.oracles.native import collect_all
+from support.stores.faulty_store import FaultyStores, Killed
+
+import memwal
+from memwal.base_table.refs import TAGS_DIR
+from memwal.errors import (
+    ConsumerExpiredError,
+    ConsumerFencedError,
+    CorruptDataError,
+    InvalidInputError,
+    NewerFormatError,
+    OutcomeUnknownError,
+    TokenExpiredError,
+)
+from memwal.feed.consumer_state import read_state, swap_state
+from memwal.format.paths import consumer_key
+
+STATE = consumer_key("c")
+TAGS = f"{TAGS_DIR}/*"
+
+
+def told(feed: Any) -> dict[int, int | None]:
+    """Key to number, or to None for a delete."""
+    return {row["id"]: row["n"] for row in feed.to_pylist()}
+
+
+def tags(table: memwal.Table) -> int:
+    return len(table.base().dataset.tags.list())
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> memwal.Table:
+    table = make_table()
+    flush(table, {1: 0, 2: 0})
+    table.merge()
+    return table
+
+
+class TestReading:
+    def test_goes_on_from_the_committed_token(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        feed = consumer.read()
+        assert told(feed) == {1: 0, 2: 0}
+        assert told(consumer.read()) == {1: 0, 2: 0}
+        consumer.commit(feed.token)
+        assert told(consumer.read()) == {}
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            writer.delete(keys(2))
+            assert told(consumer.read()) == {1: 1, 2: None}
+            consumer.commit(consumer.read().token)
+        assert told(table.consumer("c").read()) == {}
+        assert told(table.consumer("other").read(columns=["n"])) == {1: 1}
+
+    def test_begins_with_now(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c", start="now")
+        flush(table, {3: 3})
+        assert told(consumer.read()) == {3: 3}
+        consumer.reset("now")
+        assert told(consumer.read()) == {}
+        consumer.reset()
+        assert told(consumer.read()) == {1: 0, 2: 0, 3: 3}
+
+    @pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "a.b", "a" * 65])
+    def test_refuses_names(self, table: memwal.Table, name: str) -> None:
+        with pytest.raises(InvalidInputError):
+            table.consumer(name)
+
+    def test_refuses_tokens(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        first = consumer.read().token
+        flush(table, {3: 3})
+        same_version = consumer.read().token
+        table.merge()
+        consumer.commit(consumer.read().token)
+        for token in ("f1-x", first, same_version):
+            with pytest.raises(InvalidInputError):
+                consumer.commit(token)
+        with pytest.raises(InvalidInputError):
+            table.consumer("d", start=first)
+
+
+class TestHolding:
+    def test_through_merges_collections_and_clean_ups(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 5: 5}))
+            consumer.commit(consumer.read().token)
+            writer.delete(keys(5))
+            writer.flush()
+        for number in range(3):
+            flush(table, {1: number + 2})
+            table.merge()
+            table.compact(min_fragments=2)
+            clean(table)
+        assert told(consumer.read()) == {1: 4, 5: None}, "compactions change nothing"
+
+    def test_what_a_read_needs_until_its_commit(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        feed = consumer.read()
+        flush(table, [2])
+        table.merge()
+        clean(table)
+        consumer.commit(feed.token)
+        clean(table)
+        assert told(consumer.read()) == {2: None}
+
+    def test_what_a_read_of_a_process_that_died_needs(self, table: memwal.Table) -> None:
+        """The token was stored with what was made of the rows."""
+        token = table.consumer("c").read().token
+        flush(table, [2])
+        table.merge()
+        clean(table)
+        consumer = table.consumer("c")
+        clean(table)
+        consumer.commit(token)
+        clean(table)
+        assert tags(table) == 1
+        assert told(consumer.read()) == {2: None}
+
+    def test_one_tag_at_most_when_nothing_is_read(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        for number in range(3):
+            flush(table, {1: number})
+            table.merge()
+            consumer.read()
+            feed = consumer.read()
+        assert tags(table) == 1
+        consumer.commit(feed.token)
+        assert tags(table) == 1
+        consumer.drop()
+        assert tags(table) == 0
+
+    def test_a_version_that_was_replaced_while_it_was_planned(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """A collector that has not seen the tag may decide by a newer version."""
+        store = faults.of(table.location)
+
+        def replaced() -> None:
+            flush(table, [2])
+            table.merge()
+
+        store.act("sync", replaced, key=TAGS_DIR)
+        feed = table.consumer("c").read()
+        assert feed.version == table.version
+        assert tags(table) == 1
+
+    def test_a_tag_is_durable_before_the_state_names_it(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        store = faults.of(table.location)
+        table.consumer("c", start="now")
+        assert store.calls.index(("sync", TAGS_DIR)) < store.calls.index(("create", STATE))
+
+    def test_nothing_of_a_version_that_is_gone(self, table: memwal.Table) -> None:
+        other = table.changes().token
+        consumer = table.consumer("c")
+        flush(table, {3: 3})
+        table.merge()
+        clean(table)
+        with pytest.raises(TokenExpiredError):
+            consumer.commit(other)
+
+
+def clean(table: memwal.Table) -> None:
+    """Collect all that nothing holds, old versions included."""
+    collect_all(table)
+    table.collect_garbage(
+        dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
+    )
+
+
+class TestClaims:
+    def test_fence_the_owner_before(self, table: memwal.Table) -> None:
+        first = table.consumer("c")
+        feed = first.read()
+        second = table.consumer("c")
+        assert (first.epoch, second.epoch) == (1, 2)
+        for call in (first.read, first.drop, first.reset, lambda: first.commit(feed.token)):
+            with pytest.raises(ConsumerFencedError):
+                call()
+        second.commit(feed.token)
+
+    def test_fence_an_owner_that_wakes_up(self, faults: FaultyStores, table: memwal.Table) -> None:
+        store = faults.of(table.location)
+        first = table.consumer("c")
+        old = first.read().token
+        pause = store.pause("replace", STATE)
+        with pause.holding(first.commit, old) as committing:
+            flush(table, {3: 3})
+            table.merge()
+            second = table.consumer("c")
+            newer = second.read().token
+            second.commit(newer)
+        with pytest.raises(ConsumerFencedError):
+            committing.result()
+        assert second.token == newer
+        flush(table, {4: 4})
+        assert told(second.read()) == {4: 4}
+
+    def test_of_two_processes_at_once(self, faults: FaultyStores, table: memwal.Table) -> None:
+        store = faults.of(table.location)
+        pause = store.pause("create", STATE)
+        with pause.holding(table.consumer, "c", start="now") as claiming:
+            other = table.consumer("c")
+        consumer = claiming.result()
+        assert (other.epoch, consumer.epoch) == (1, 2)
+        assert consumer.token is None
+        assert tags(table) == 0
+
+    def test_after_a_drop_begin_anew(self, table: memwal.Table) -> None:
+        first = table.consumer("c", start="now")
+        first.drop()
+        with pytest.raises(ConsumerFencedError):
+            first.read()
+        assert told(table.consumer("c").read()) == {1: 0, 2: 0}
+        with pytest.raises(ConsumerFencedError):
+            first.reset()
+
+
+class TestExpiry:
+    @pytest.mark.parametrize("limit", [{}, {"consumer_bytes": 0}], ids=["age", "bytes"])
+    def test_beyond_a_limit(self, table: memwal.Table, limit: dict[str, int]) -> None:
+        seconds = 0 if limit else 8 * DAY
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        assert collect(table, seconds, **limit).metrics["consumer_tags"] == 0
+        flush(table, [2])
+        table.merge()
+        reading = consumer.read()
+        planned = collect(table, seconds, dry_run=True, explain=True, **limit)
+        assert planned.metrics["consumer_tags"] == 2
+        assert told(consumer.read()) == {2: None}
+
+        assert collect(table, seconds, **limit).metrics["consumer_tags"] == 2
+        assert tags(table) == 0
+        clean(table)
+        for call in (consumer.read, lambda: consumer.commit(reading.token)):
+            with pytest.raises(ConsumerExpiredError):
+                call()
+        consumer = table.consumer("c")
+        with pytest.raises(ConsumerExpiredError):
+            consumer.read()
+        consumer.reset()
+        assert told(consumer.read()) == {1: 0}
+
+    def test_not_while_it_reads_a_table_that_does_not_change(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        stored = read_state(table.location.store, "c")
+        assert stored is not None
+        week_ago = replace(stored, at=stored.at - timedelta(days=8))
+        swap_state(table.location.store, stored, week_ago)
+        assert told(consumer.read()) == {}
+        flush(table, {3: 3})
+        table.merge()
+        assert collect(table).metrics["consumer_tags"] == 0
+
+    def test_not_if_it_commits_at_that_moment(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        flush(table, {3: 3})
+        table.merge()
+        token = consumer.read().token
+        store = faults.of(table.location)
+        store.act("replace", lambda: consumer.commit(token), key=STATE)
+        collect(table, 8 * DAY)
+        flush(table, [3])
+        table.merge()
+        clean(table)
+        assert told(consumer.read()) == {3: None}
+
+    def test_a_commit_that_comes_too_late_tells(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        flush(table, {3: 3})
+        table.merge()
+        token = consumer.read().token
+        store = faults.of(table.location)
+        store.act("replace", lambda: collect(table, 8 * DAY), key=STATE)
+        with pytest.raises(ConsumerExpiredError):
+            consumer.commit(token)
+
+
+def commit(table: memwal.Table) -> None:
+    consumer = table.consumer("c")
+    consumer.commit(consumer.read().token)
+
+
+def reset(table: memwal.Table) -> None:
+    table.consumer("c").reset("now")
+
+
+def drop(table: memwal.Table) -> None:
+    table.consumer("c").drop()
+
+
+def expire(table: memwal.Table) -> None:
+    collect(table, 8 * DAY)
+
+
+class TestFaults:
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("call", [commit, reset, drop, expire])
+    def test_a_death_at_each_request(
+        self,
+        faults: FaultyStores,
+        table: memwal.Table,
+        call: Callable[[memwal.Table], None],
+        after: bool,
+    ) -> None:
+        """The next process reads all that is new, or begins again; no other tag is left."""
+        store = faults.of(table.location)
+        commit(table)
+        copy = state(table)
+        for number in range(20):
+            flush(table, {3: number, number + 10: 0}, [number + 9])
+            table.merge()
+            store.kill("*", "_memwal/consumers/*", skip=number, after=after)
+            store.kill("sync", TAGS_DIR, skip=number, after=after)
+            store.kill("delete", TAGS, skip=number, after=after)
+            with suppress(Killed):
+                call(table)
+                break
+            store.clear()
+            clean(table)
+            consumer = table.consumer("c")
+            try:
+                feed = consumer.read()
+            except ConsumerExpiredError:
+                consumer.reset()
+                feed = consumer.read()
+            found = told(feed)
+            if consumer.token is None:
+                copy = {}
+            if found or call in (drop, expire):
+                copy = {key: n for key, n in (copy | found).items() if n is not None}
+                assert copy == state(table)
+            copy = state(table)
+            consumer.commit(feed.token)
+            clean(table)
+            assert tags(table) == 1
+        assert number > 1
+
+    def test_an_answer_that_is_lost(self, faults: FaultyStores, table: memwal.Table) -> None:
+        store = faults.of(table.location)
+        store.fail("create", STATE, after=True)
+        consumer = table.consumer("c")
+        assert consumer.epoch == 1
+        token = consumer.read().token
+        store.fail("replace", STATE, after=True)
+        consumer.commit(token)
+        flush(table, {3: 3})
+        later = consumer.read().token
+        store.fail("replace", STATE, times=100)
+        with pytest.raises(OutcomeUnknownError):
+            consumer.commit(later)
+        store.clear()
+        consumer.commit(later)
+        assert told(consumer.read()) == {}
+
+    def test_a_tag_without_a_consumer_goes_by_its_age(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        store = faults.of(table.location)
+        store.kill("create", STATE)
+        with pytest.raises(Killed):
+            table.consumer("c", start="now")
+        collect(table)
+        assert tags(table) == 1
+        collect(table, 2 * DAY)
+        assert tags(table) == 0
+
+    def test_a_state_that_is_damaged(self, table: memwal.Table) -> None:
+        table.consumer("c", start="now")
+        (folder(table) / STATE).write_bytes(b"{}")
+        with pytest.raises(CorruptDataError):
+            table.consumer("c")
+        assert collect(table, 8 * DAY).warnings
+        assert tags(table) == 1
+        (folder(table) / STATE).write_bytes(b'{"format": 2}')
+        with pytest.raises(NewerFormatError):
+            table.consumer("c")
