@@ -109,6 +109,22 @@ def to_python_rows(rows: pa.Table) -> list[dict[str, object]]:
     return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
+def find_column(schema: pa.Schema, path: str) -> tuple[list[str], pa.DataType] | None:
+    """Return the names that lead to a column, or to a field of a struct, and its type.
+
+    ``None`` if there is none at the path, which joins the names with dots.
+    """
+    if path in schema.names:
+        return [path], schema.field(path).type
+    names = path.split(".")
+    kind: pa.DataType = pa.struct(list(schema))
+    for name in names:
+        if not pt.is_struct(kind) or kind.get_field_index(name) < 0:
+            return None
+        kind = kind.field(name).type
+    return names, kind
+
+
 def is_text(data_type: pa.DataType) -> bool:
     """Return whether this is ``string`` or ``large_string``."""
     return bool(pt.is_string(data_type) or pt.is_large_string(data_type))

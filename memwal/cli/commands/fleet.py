@@ -116,7 +116,6 @@ def run(
         raise InvalidInputError("--once and --every exclude each other; give one")
     if fail and not once:
         raise InvalidInputError("--fail only goes with --once")
-    from memwal.cli.commands.fleet import answer_probes
     from memwal.fleet import Budget, Fleet
 
     with open_catalog(url) as catalog:

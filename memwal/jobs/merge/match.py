@@ -29,7 +29,7 @@ from memwal.format.paths import INDICES_DIR
 from memwal.jobs.merge.kept_ids import MATCHED, KeptIds, store_ids
 from memwal.jobs.merge.key_bounds import KeyBounds
 from memwal.jobs.merge.run_files import KeyFile, read_keys, read_stored, run_dir, write_stored
-from memwal.lsm.indexes.catchup import segment_location
+from memwal.lsm.indexes.catchup import group_fragments, segment_location
 from memwal.reader.base_rows import key_segments, scan_keys
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.key_index import PageHits, page_hits
@@ -89,7 +89,7 @@ class TaskMatches:
 
 def divide_match(
     fragments: Mapping[int, int], keys: Sequence[KeyFile], *, max_tasks: int, key_bytes: int
-) -> tuple[list[tuple[int, ...]], list[tuple[KeyFile, ...]]]:
+) -> tuple[tuple[tuple[int, ...], ...], list[tuple[KeyFile, ...]]]:
     """Divide the fragments and the keys so that the longest task takes least.
 
     Each part of the fragments is compared with each part of the keys. ``fragments`` has the rows of
@@ -112,22 +112,11 @@ def divide_match(
 
     of_keys = min(range(1, max(min(max_tasks, len(keys)), 1) + 1), key=longest)
     by_number = {file.number: file for file in keys}
-    groups = _balanced({file.number: file.rows for file in keys}, of_keys)
+    groups = group_fragments([(file.number, file.rows) for file in keys], groups=of_keys)
     return (
-        _balanced(fragments, parts_of_rows(of_keys)),
+        group_fragments(list(fragments.items()), groups=parts_of_rows(of_keys)),
         [tuple(by_number[number] for number in group) for group in groups],
     )
-
-
-def _balanced(sizes: Mapping[int, int], count: int) -> list[tuple[int, ...]]:
-    """Divide numbers into groups of about the same size."""
-    groups: list[list[int]] = [[] for _ in range(count)]
-    total = [0] * count
-    for number in sorted(sizes, key=lambda number: sizes[number], reverse=True):
-        smallest = total.index(min(total))
-        groups[smallest].append(number)
-        total[smallest] += sizes[number]
-    return [tuple(sorted(group)) for group in groups if group]
 
 
 def run_match_task(task: MatchTask) -> TaskMatches:

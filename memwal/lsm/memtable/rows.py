@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
-from memwal.format.values import single_array
+from memwal.format.values import find_column, single_array
 from memwal.util.arrays import Number
 
 Rows = npt.NDArray[np.int64]
@@ -100,15 +100,10 @@ class RowView:
         )
 
     def _field(self, path: str) -> tuple[list[str], pa.DataType]:
-        if path in self.schema.names:
-            return [path], self.schema.field(path).type
-        names = path.split(".")
-        data_type = pa.struct(list(self.schema))
-        for name in names:
-            if not pa.types.is_struct(data_type) or data_type.get_field_index(name) < 0:
-                raise InvalidInputError(f"there is no column {path}; name one of the table's")
-            data_type = data_type.field(name).type
-        return names, data_type
+        found = find_column(self.schema, path)
+        if found is None:
+            raise InvalidInputError(f"there is no column {path}; name one of the table's")
+        return found
 
 
 class RowBuffer:

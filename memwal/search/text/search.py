@@ -46,7 +46,6 @@ from memwal.util.arrays import Numbers, distinct
 # A filter is applied to this many of the best rows first, then to this many times more each time.
 _FILTERED = 64
 _GROWTH = 8
-_Weights = npt.NDArray[np.float64]
 _Scores = npt.NDArray[np.float64]
 
 

@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.format.values import find_column
 from memwal.reader.base_indexes import find_index
 from memwal.reader.predicate import SqlFilter
 
@@ -174,22 +175,11 @@ def _element_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type.value_type if pt.is_list(kind) else kind.value_type
 
 
-def _column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
-    if path in schema.names:
-        return schema.field(path).type
-    kind: pa.DataType = pa.struct(list(schema))
-    for name in path.split("."):
-        if not pt.is_struct(kind) or kind.get_field_index(name) < 0:
-            return None
-        kind = kind.field(name).type
-    return kind
-
-
 def parse_query_vector(
     base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array
 ) -> npt.NDArray[np.number]:
     """Convert a query vector to the element type of a column."""
-    kind = _column_type(base.schema, column)
+    _, kind = find_column(base.schema, column) or ((), None)
     if kind is None or not (_is_vector(kind) or _is_multivector(kind)):
         raise InvalidInputError(
             f"column {column} is {kind if kind is not None else 'not in the table'}; vectors are "

@@ -52,5 +52,5 @@ def test_few_rows_have_one_task() -> None:
 
     groups, parts = divide_match(sizes, files(8, 800), max_tasks=64, key_bytes=1 << 30)
 
-    assert groups == [(3, 5)]
+    assert groups == ((3, 5),)
     assert len(parts) == 1
