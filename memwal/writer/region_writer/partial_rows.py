@@ -88,7 +88,8 @@ class PartialRows:
         if self._condition is not None:
             unchanged = self._unchanged(self._condition, alive, at)
             changed = self.keys.filter(pc.invert(unchanged))
-            given, at = given.filter(unchanged), at.filter(unchanged)
+            if changed.num_rows:
+                given, at = given.filter(unchanged), at.filter(unchanged)
         columns = [
             given.column(field.name)
             if field.name in given.column_names
@@ -144,9 +145,9 @@ def convert_condition(row_schema: RowSchema, rows: Rows) -> pa.RecordBatch:
             ) from error
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     newest = newest_row_positions(key_column(table, row_schema.primary_key))
-    return pa.RecordBatch.from_arrays(
-        [single_array(column) for column in table.take(pa.array(newest)).columns], schema=schema
-    )
+    if len(newest) < table.num_rows:
+        table = table.take(pa.array(newest))
+    return pa.RecordBatch.from_arrays(list(map(single_array, table.columns)), schema=schema)
 
 
 def _equal(one: pa.Array, other: pa.Array) -> pa.Array:
