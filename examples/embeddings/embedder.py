@@ -33,18 +33,17 @@ class Embedder:
     """Computes missing vectors: of texts that changed, and of up to ``budget`` old ones a step."""
 
     def __init__(self, table: memwal.Table, writer: Writer, embed: Embed, budget: int = 100):
-        self.table, self.writer, self.embed, self.budget = table, writer, embed, budget
-        self.token_file = Path(f"{table.uri}.token")
+        self.writer, self.embed, self.budget = writer, embed, budget
+        self.consumer = table.consumer("embeddings", start="now")
         self.has_old = True
 
     def step(self) -> int:
         """Embed texts that changed since the last step, and old ones; return how many."""
-        token = self.token_file.read_text() if self.token_file.exists() else "now"
-        feed, done = self.table.changes(token, columns=["text"], filter=MISSING), 0
+        feed, done = self.consumer.read(columns=["text"], filter=MISSING), 0
         for batch in feed.to_batches():
             batch = batch.filter(pc.equal(batch["_change"], "upsert"))
             done += self.write(batch.select(["doc", "text"]))
-        self.token_file.write_text(feed.token)
+        self.consumer.commit(feed.token)
         if self.has_old:
             scan = self.writer.scan(columns=["doc", "text"], filter=MISSING, limit=self.budget)
             self.has_old = (old := self.write(scan.to_table())) > 0
