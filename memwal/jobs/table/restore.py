@@ -42,7 +42,7 @@ from uuid import UUID
 
 from lance.dataset import LanceOperation
 
-from memwal.base_table.commit import commit_details, commit_strictly
+from memwal.base_table.commit import commit_details, commit_strictly, newest_spec
 from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.region_marks import (
     UNMARKED,
@@ -54,11 +54,12 @@ from memwal.base_table.region_marks import (
 )
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.format.region_manifest import RegionManifest
+from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import JobResult
 from memwal.jobs.unflushed import find_unflushed
 from memwal.reader.sources.snapshot import open_version
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
+from memwal.region.spec_fields import is_pending
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.retry import LostRaceError, retry_lost_races
@@ -130,7 +131,7 @@ def restore(
     loss = _loss(current, target)
     manifests = read_manifests(location.store)
     if merge_again:
-        _check(loss, manifests)
+        _check(current, loss, manifests)
     metrics = _count(location.store, loss, manifests)
     is_unclear = bool(loss.lost) or was_taken_away(current)
     if not dry_run:
@@ -194,8 +195,22 @@ def _check_target(base: BaseTable, target: BaseTable) -> None:
         )
 
 
-def _check(loss: _Loss, manifests: Mapping[UUID, RegionManifest]) -> None:
-    """Raise InvalidInputError if generations that are to be merged again are not stored."""
+def _check(base: BaseTable, loss: _Loss, manifests: Mapping[UUID, RegionManifest]) -> None:
+    """Raise InvalidInputError if generations cannot be merged again.
+
+    They are not stored, or their region was sealed: other regions may have newer rows of their keys
+    by now, which generations of a sealed region would hide until they are merged. While a new spec
+    is pending, its regions have no rows yet.
+    """
+    newest = newest_spec(base)
+    for region_id in loss.lost if newest is None or not is_pending(newest) else ():
+        manifest = manifests.get(region_id)
+        if manifest is not None and manifest.status == RegionStatus.SEALED:
+            raise InvalidInputError(
+                f"region {region_id} is sealed, and other regions may have newer rows of its keys: "
+                "its generations cannot be merged again. Keep the rows of the base table, or "
+                "restore a version since the region was sealed"
+            )
     for region_id, number in loss.missing(manifests).items():
         raise InvalidInputError(
             f"generation {number} of region {region_id} was merged and collected: it cannot be "
@@ -240,7 +255,7 @@ def _decide(
         writer_config_defaults=settings.writer_config_defaults,
     )
     if loss.lost and merge_again:
-        _check(loss, read_manifests(location.store, loss.lost))
+        _check(base, loss, read_manifests(location.store, loss.lost))
         _merge_again(location.store, loss)
     elif loss.lost:
         write_marks(

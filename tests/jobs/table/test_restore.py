@@ -7,7 +7,7 @@ from contextlib import suppress
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, base_state, generations, rows, state
+from support.data.tables import REGION, MakeTable, base_state, flush, generations, rows, state
 from support.oracles.native import collect_all
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
@@ -171,6 +171,17 @@ class TestRestore:
         assert after.region_specs == before.region_specs
         assert after.writer_config_defaults == before.writer_config_defaults
         check(table, {1: 1, 2: 1})
+
+    def test_a_sealed_region_is_not_merged_again(self, table: memwal.Table) -> None:
+        good = version_of(table, 1)
+        table = memwal.add_region_spec(table.uri, memwal.RegionSpec.bucket("id", 2))
+        flush(table, {1: 9}, [2])
+        # An older row would count as newer than one of another region.
+        with pytest.raises(InvalidInputError):
+            table.restore(good, merge_again=True)
+        assert state(table) == {1: 9, 3: 2, 4: 4}
+        table.restore(good)
+        check(table, {1: 9})
 
     def test_a_dry_run(self, table: memwal.Table) -> None:
         before = table.base().version, read_marks(table.location.store)
