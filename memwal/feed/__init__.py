@@ -37,7 +37,9 @@ older one is returned once more, as an upsert, or as a delete of a key that is n
 
 What a process that pauses, dies or repeats does: a feed writes nothing. Its token is fixed when it
 is made, and its rows are those of that moment or newer. A consumer that dies before it stores the
-token reads the same changes, or newer rows of the same keys, once more. A writer, merger or
+token reads the same changes, or newer rows of the same keys, once more. If it read a row that was
+deleted since, only the tombstone may tell: the feed reads those of all merged generations behind
+its token that are still stored. A writer, merger or
 collector at work changes which source tells of a change, and not whether one does: regions are read
 before their logs, and the base table last, as for every read.
 """

@@ -75,9 +75,13 @@ class BaseChanges:
     removed: Mapping[int, Mapping[int, Numbers | None]]
     # Merged generations that tell which keys changed: of each, the row of today is a change.
     named: Mapping[UUID, Generations]
+    # Other merged generations that the reader of the token has not seen: of a key that was added
+    # and deleted in them, the base table has no trace. A reader that died before it stored a newer
+    # token may have it.
+    unseen: Mapping[UUID, Generations]
 
 
-NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {})
+NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {}, {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,6 +191,7 @@ class _Walk:
     # The first version in which the rows of a fragment can be read that are deleted later.
     readable: dict[int, int] = field(default_factory=dict)
     named: dict[UUID, Generations] = field(default_factory=dict)
+    unseen: dict[UUID, Generations] = field(default_factory=dict)
     reached: dict[UUID, int] = field(default_factory=dict)  # generations that were merged once
 
     def step(self, before: _Version, after: _Version) -> None:
@@ -240,6 +245,7 @@ class _Walk:
                 for version, fragments in self.removed.items()
             },
             self.named,
+            self.unseen,
         )
 
     def _is_told(self, before: _Version, after: _Version) -> bool:
@@ -272,16 +278,15 @@ class _Walk:
             for region_id, (earlier, last) in merged.items()
             if last > self.seen.get(region_id, 0)
         }
-        if unseen and not is_mixed:
-            return False
+        ranges = self.named if is_mixed else self.unseen
         for region_id, (first, last) in unseen.items():
             # They are collected oldest first.
-            if self.stored.get(region_id, last + 1) > first:
+            if is_mixed and self.stored.get(region_id, last + 1) > first:
                 reason = f"generation {first} of region {region_id} was collected"
                 raise expired(self.location, reason)
-            known = self.named.get(region_id, (first, last))
-            self.named[region_id] = min(first, known[0]), max(last, known[1])
-        return bool(merged) and is_write
+            known = ranges.get(region_id, (first, last))
+            ranges[region_id] = min(first, known[0]), max(last, known[1])
+        return bool(merged) and is_write and (is_mixed or not unseen)
 
     def _moved(self, before: _Version, after: _Version) -> tuple[dict[int, Changed], set[int]]:
         """Return the marks of fragments that a compaction wrote, and those that it replaced."""

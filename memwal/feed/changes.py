@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.feed.base_changes import (
     BaseChanges,
     Changed,
+    Generations,
     changes_since,
     read_marked,
     removed_keys,
@@ -26,7 +27,7 @@ from memwal.feed.base_changes import (
 from memwal.feed.log_rows import LoggedPart, LogRange, check_logged, read_logged
 from memwal.feed.state import FeedState, read_state, read_state_at
 from memwal.feed.token import FeedToken
-from memwal.format.paths import MAX_COUNTER
+from memwal.format.paths import MAX_COUNTER, TOMBSTONE
 from memwal.lsm.key_matches import keys_among, newest_row_positions
 from memwal.lsm.wal.follow import Followed
 from memwal.reader.base_rows import rows_of_keys
@@ -224,6 +225,7 @@ class Since:
     seen: Mapping[UUID, int]  # newest generation of each region that the reader has seen whole
     base: BaseChanges
     named: tuple[StoredGeneration, ...]  # of ``base.named``
+    unseen: tuple[StoredGeneration, ...]  # of ``base.unseen``, as far as they are stored
 
     @classmethod
     def of(cls, after: FeedToken, state: FeedState, *, logged: bool) -> Since:
@@ -234,13 +236,16 @@ class Since:
         elif not base.primary_key:
             raise TableSetupError(f"{base.location} has no primary key: only its logs tell changes")
         changes = changes_since(after, base, seen, state.stored)
-        nothing = 1, 0
-        named = []
-        for stored in state.plan.merged:
-            first, last = changes.named.get(stored.region_id, nothing)
-            if first <= stored.generation <= last:
-                named.append(stored)
-        return cls(after, seen, changes, tuple(named))
+
+        def within(ranges: Mapping[UUID, Generations]) -> tuple[StoredGeneration, ...]:
+            found = []
+            for stored in state.plan.merged:
+                first, last = ranges.get(stored.region_id, (1, 0))
+                if first <= stored.generation <= last:
+                    found.append(stored)
+            return tuple(found)
+
+        return cls(after, seen, changes, within(changes.named), within(changes.unseen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +273,7 @@ class Reading:
             named = self._keys_of(self.since.named)
             yield from self._merged(marks, named)
             if removed:
-                yield from self._removed(self.since.base, named)
+                yield from self._removed(self.since, named)
 
     def versions(self, logs: Sequence[LogRange]) -> Iterator[pa.RecordBatch]:
         """Read all versions in some logs; TokenExpiredError before the first if one is gone."""
@@ -416,11 +421,21 @@ class Reading:
         for batch in without_keys(found, base.primary_key, others):
             yield self._output(batch, UPSERT)
 
-    def _removed(self, changes: BaseChanges, named: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _tombstones_of(self, generations: Sequence[StoredGeneration]) -> pa.Table:
+        """Read the keys that flushed generations delete."""
+        key, tables = self._key, [self._key.empty_table()]
+        for source in open_all(self.sources.base, generations):
+            with lance_errors(f"reading {source.identity}"):
+                found = source.dataset.to_table(columns=key.names, filter=TOMBSTONE)
+            tables.append(pa.Table.from_arrays(found.columns, schema=key))
+        return pa.concat_tables(tables)
+
+    def _removed(self, since: Since, named: pa.Table) -> Iterator[pa.RecordBatch]:
         """Read the rows of named keys; named and removed keys without a row were deleted."""
         base = self.sources.base
         named_keys = key_column(named, base.primary_key)
-        rows = pa.concat_tables([removed_keys(base, changes), named])
+        deleted = self._tombstones_of(since.unseen)
+        rows = pa.concat_tables([removed_keys(base, since.base), named, deleted])
         if not rows.num_rows:
             return
         keys = key_column(rows, base.primary_key)
@@ -431,7 +446,7 @@ class Reading:
         others = pa.array(~keys_among(keys, newer))
         rows, keys = rows.filter(others), keys.filter(others)
         # A key that is still there has its row where there was none before.
-        fragments = [base.dataset.get_fragment(number) for number in sorted(changes.added)]
+        fragments = [base.dataset.get_fragment(number) for number in sorted(since.base.added)]
         row_ids, found = rows_of_keys(base, keys, fragments)
         is_named = pc.is_in(keys.take(pa.array(found)), value_set=named_keys).to_numpy(
             zero_copy_only=False

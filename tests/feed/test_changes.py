@@ -350,6 +350,22 @@ def test_a_feed_is_that_of_its_token(table: memwal.Table, consumer: Consumer) ->
         table.changes(feed.token).to_table()
 
 
+def test_a_consumer_that_died_before_it_stored_its_token(
+    table: memwal.Table, consumer: Consumer
+) -> None:
+    dataset = native.dataset(table)
+    dataset.tags.create("kept", dataset.version)
+    first = consumer.token
+    flush(table, {1: 1, 9: 1})
+    assert consumer.read() == {1: 1, 9: 1}
+    consumer.token = first
+    flush(table, [9])
+    table.merge()
+    collect_all(table)
+    # The base table never had the key.
+    assert consumer.read() == {1: 1, 9: "gone"}
+
+
 def test_a_merge_of_seen_and_unseen_generations(table: memwal.Table, consumer: Consumer) -> None:
     flush(table, {1: 1, 2: 1, 9: 1})
     consumer.read()
