@@ -68,7 +68,7 @@ class Consumer:
     more. One that stores the token together with what it makes of the rows, and commits it when it
     starts, applies each change once.
 
-    Thread-safe. Each call raises
+    Thread-safe. InvalidInputError is raised for a name or a start that is none. Each call raises
 
     * ConsumerFencedError: another process opened, reset or dropped the consumer since;
     * ConsumerExpiredError: it exceeded a limit of the policy; :meth:`reset` begins again;
@@ -155,7 +155,7 @@ class Consumer:
             self._advance(state, token, tag)
 
     def reset(self, token: str | None = None) -> None:
-        """Begin again: with the whole table, or with what changes from ``"now"`` on.
+        """Begin again with the whole table, or with later changes if ``token`` is "now".
 
         What was deleted before is not told: an exact copy of the table is emptied first.
         """

@@ -52,6 +52,7 @@ from memwal.base_table.snapshot import open_base, table_manifest_key
 from memwal.fleet.tables import Survey, due_jobs, managed_location, survey
 from memwal.format.paths import (
     CHANGE_TRACE_KEY,
+    CONSUMERS_DIR,
     MEM_WAL_DIR,
     VERSIONS_DIR,
     manifest_dir,
@@ -292,7 +293,7 @@ class _FolderTimes:
         regions = discover_regions(location.store)
         folders = [folder(region) for region in regions for folder in (manifest_dir, wal_dir)]
         now = time.time_ns()
-        self._stamps = self._read([VERSIONS_DIR, MEM_WAL_DIR, *folders])
+        self._stamps = self._read([VERSIONS_DIR, MEM_WAL_DIR, CONSUMERS_DIR, *folders])
         newest = max(stamp or 0 for stamp in self._stamps.values())
         self._settled = newest < now - STAMP_SETTLES_NS
 

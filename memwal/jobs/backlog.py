@@ -18,6 +18,9 @@ from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError
+from memwal.feed.consumer_state import ConsumerState, Phase, read_states
+from memwal.feed.holds import held_bytes
+from memwal.feed.token import FeedToken
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     VERSIONS_DIR,
@@ -27,7 +30,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
-from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
+from memwal.jobs.status import ConsumerStatus, IndexLag, RegionBacklog, TableStatus
 from memwal.jobs.unflushed import (
     LOG_CHECK_SECONDS,
     find_missing_entry,
@@ -74,6 +77,7 @@ def read_status(
     claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`;
     every ten minutes, a process also lists the log, see
     :func:`~memwal.jobs.unflushed.find_missing_entry`, and the files of the indexes.
+    Consumers cost a listing, and two requests each.
     With ``regions``, only these are read. A region that was never claimed is counted only.
     ``collection`` has the limits of the garbage collection, ``compaction`` those from which a
     fragment is not small. With ``old_bytes``, all files of the table's versions are listed, a
@@ -119,6 +123,7 @@ def read_status(
             replace(_lag(base, name, indexed, stale, maintained), damaged=name in damaged)
             for name in names
         ),
+        consumers=_consumers(base, manifests.values(), now) if regions is None else (),
         snapshot_age_seconds=snapshot_age(base.details, now),
         # Those whose manifest is not the one of the snapshot, deleted regions included.
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
@@ -139,6 +144,26 @@ def read_status(
         read_cache_bytes=cached_bytes(),
         read_cache_budget=cache_budget(),
     )
+
+
+def _consumers(
+    base: BaseTable, manifests: Collection[RegionManifest], now: float
+) -> tuple[ConsumerStatus, ...]:
+    def read(state: ConsumerState) -> ConsumerStatus:
+        version = None if state.token is None else FeedToken.parse(state.token).version
+        is_held = state.phase is Phase.ACTIVE
+        return ConsumerStatus(
+            name=state.name,
+            epoch=state.epoch,
+            owner=state.owner,
+            version=version,
+            committed_seconds=max(now - state.at.timestamp(), 0.0),
+            held_bytes=held_bytes(base, version, manifests) if version and is_held else 0,
+            expired=state.reason if state.phase is Phase.EXPIRED else None,
+        )
+
+    store = base.location.store
+    return tuple(read_each(store, read, read_states(store)))
 
 
 def _count_unwritten(base: BaseTable, manifests: Collection[RegionManifest]) -> int:

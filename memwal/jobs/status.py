@@ -81,6 +81,26 @@ class IndexLag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatus:
+    """A consumer of the changes of a table."""
+
+    name: str
+    """Name of the consumer."""
+    epoch: int
+    """Claims so far."""
+    owner: str
+    """Machine and process of the newest claim."""
+    version: int | None
+    """Version of the base table that its token names; None before it committed one."""
+    committed_seconds: float
+    """Time since it committed, or read up to the newest state."""
+    held_bytes: int
+    """Bytes that could be freed if the version of its token was not kept."""
+    expired: str | None = None
+    """Why it expired; None while changes are kept for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus(JsonRecord):
     """Backlog of a table, read in one pass."""
 
@@ -94,6 +114,7 @@ class TableStatus(JsonRecord):
         "oldest_backlog_seconds",
         "reclaimable_bytes",
         "held_bytes",
+        "expired_consumers",
         "deleted_percent",
         "gains",
     )
@@ -106,6 +127,8 @@ class TableStatus(JsonRecord):
     """One for each region that was read."""
     indexes: tuple[IndexLag, ...]
     """One for each maintained index, then one for each other that index builds extend."""
+    consumers: tuple[ConsumerStatus, ...] = ()
+    """One for each consumer, by name; empty when only some regions were read."""
     unwritten_regions: int = 0
     """Regions that the region spec knows in advance and that nothing was written to yet; 0 if that
     depends on the rows, or when only some regions were read."""
@@ -264,6 +287,10 @@ class TableStatus(JsonRecord):
             regions=regions,
             snapshot_age_seconds=_aged(self.snapshot_age_seconds, seconds),
             oldest_version_seconds=_aged(self.oldest_version_seconds, seconds),
+            consumers=tuple(
+                replace(consumer, committed_seconds=consumer.committed_seconds + seconds)
+                for consumer in self.consumers
+            ),
         )
 
     @property
@@ -295,6 +322,11 @@ class TableStatus(JsonRecord):
     def held_bytes(self) -> int:
         """Bytes (in memory) of generations held for writers of other clients, over all regions."""
         return sum(region.held_bytes for region in self.regions)
+
+    @property
+    def expired_consumers(self) -> int:
+        """Consumers that have to begin again."""
+        return sum(consumer.expired is not None for consumer in self.consumers)
 
     @property
     def deleted_percent(self) -> float | None:
@@ -359,6 +391,10 @@ class TableStatus(JsonRecord):
                 "indexes": tuple(
                     IndexLag(**_attributes(IndexLag, lag)) for lag in values["indexes"]
                 ),
+                "consumers": tuple(
+                    ConsumerStatus(**_attributes(ConsumerStatus, consumer))
+                    for consumer in values.get("consumers", ())
+                ),
                 "lost_refs": tuple(values.get("lost_refs", ())),
             }
         )
@@ -369,6 +405,6 @@ def _aged(age_seconds: float | None, seconds: float) -> float | None:
 
 
 def _attributes(
-    kind: type[TableStatus | RegionBacklog | IndexLag], values: JsonMapping
+    kind: type[TableStatus | RegionBacklog | IndexLag | ConsumerStatus], values: JsonMapping
 ) -> JsonObject:
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}

@@ -14,6 +14,7 @@ from memwal.boundary.exit_codes import EXIT_CODES_HELP
 from memwal.cli.commands import (
     catalog,
     checks,
+    consumers,
     fleet,
     index,
     inspect,
@@ -91,6 +92,7 @@ app.command()(jobs.checkpoint)
 app.command()(checks.verify)
 app.command()(checks.doctor)
 app.command()(table.rights)
+app.add_typer(consumers.app, name="consumers")
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")

@@ -19,6 +19,7 @@ from uuid import UUID
 from typer import Argument, Option
 
 from memwal.boundary.text import age, plural, size, timestamp
+from memwal.cli.commands.consumers import print_consumers
 from memwal.cli.options import (
     TABLE_HELP,
     CatalogUrl,
@@ -147,6 +148,7 @@ def _print_status(status: TableStatus) -> None:
             ("index", "generations behind", "in regions", "rows behind"),
             ("name", "generations", "regions", "rows"),
         )
+    print_consumers(status.consumers)
     bad = ", ".join(index.name for index in status.indexes if index.stale or index.damaged)
     if bad:
         print_line(

@@ -32,6 +32,10 @@ def test_versions_of_the_base_table_stay_unless_an_age_is_given(table: memwal.Ta
     with_age = GcOptions(grace_seconds=0, retention_seconds=0, version_retention_seconds=0)
     for options, decisions in ((GcOptions(), 0), (with_age, 1)):
         context = GcContext(
-            location=table.location, options=options, now=later, pins=Pins(()), marks={}
+            location=table.location,
+            options=options,
+            now=later,
+            pins=Pins((), version_age=options.version_retention),
+            marks={},
         )
         assert len(list(collect_base_versions(context))) == decisions
