@@ -9,7 +9,8 @@ Each source of changes, how a token points into it, and what happens when the so
 * **merges**: the token has the version of the base table. A commit that merged only generations
   that the token has seen changed nothing that a reader sees, and is passed over. If it merged rows
   that the token has seen along with others, its other generations, which are stored still, tell
-  which keys changed. Any other merge counts as a direct write;
+  which keys changed. If it merged no such rows, and its generations are stored, their tombstones
+  tell which keys were removed. Any other merge counts as a direct write;
 * **direct writes** to the base table: the versions between the token and now are compared one by
   one, by fragments and deletion files (:mod:`memwal.feed.base_changes`);
 * **compactions** move rows: their commits tell from which fragments, so that a row is a change

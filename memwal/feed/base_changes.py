@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import pairwise
 from typing import Final
 from uuid import UUID
@@ -82,6 +83,14 @@ class BaseChanges:
 
 
 NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {}, {})
+
+
+class _Told(Enum):
+    """What generations tell of the changes of a commit."""
+
+    NOTHING = auto()
+    REMOVED = auto()  # which keys it removed
+    ALL = auto()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,7 +212,7 @@ class _Walk:
                 reason = f"version {after.number} is older than the one before, and no key tells"
                 raise expired(self.location, f"{reason} which rows were returned before")
         is_next = after.number == before.number + 1
-        is_told = self._is_told(before, after)
+        told = self._told(before, after, is_next=is_next)
         if before.states == after.states:
             return
         if not (is_next or self.is_keyed):
@@ -211,7 +220,6 @@ class _Walk:
                 f"versions {before.number + 1} to {after.number - 1} were cleaned up, and no key"
             )
             raise expired(self.location, f"{reason} tells merged rows from others")
-        unseen = not (is_next and is_told)
         moved, replaced = self._moved(before, after) if is_next else ({}, set())
         changed: dict[int, Changed] = {}
         for number, state in after.states.items():
@@ -219,16 +227,21 @@ class _Walk:
             if earlier == state:
                 changed[number] = self.changed.get(number, False)
             elif earlier is not None and earlier.files == state.files:
-                changed[number] = self._deleted(before, after, number, unseen=unseen)
+                # Rows are only back after the table went back, which no merge does.
+                changed[number] = (
+                    self._deleted(before, after, number)
+                    if told is _Told.NOTHING
+                    else self.changed.get(number, False)
+                )
             else:
-                changed[number] = moved.get(number, unseen)
+                changed[number] = moved.get(number, told is not _Told.ALL)
                 self.added.add(number)
                 self.readable[number] = after.number
         # With the versions from before this step.
         for number, state in before.states.items():
             later = after.states.get(number)
             is_gone = later is None or later.files != state.files
-            if is_gone and unseen and number not in replaced:
+            if is_gone and told is _Told.NOTHING and number not in replaced:
                 self._remove(number, None, before=before.number)
         self.changed = changed
 
@@ -248,13 +261,14 @@ class _Walk:
             self.unseen,
         )
 
-    def _is_told(self, before: _Version, after: _Version) -> bool:
-        """Return whether a commit is a merge whose changes are known without its fragments.
+    def _told(self, before: _Version, after: _Version, *, is_next: bool) -> _Told:
+        """Return what generations tell of a commit, which is a merge then.
 
-        They are none if the consumer has seen all its generations. If some of them, or rows of the
-        log that went into one, were not merged yet when the token was made, the generations tell
-        the changes: the base table has no trace of a key that such a row added and a later one
-        deleted.
+        There are no changes if the consumer has seen all its generations. If some of them, or rows
+        of the log that went into one, were not merged yet when the token was made, the generations
+        tell the changes: the base table has no trace of a key that such a row added and a later one
+        deleted. If none were, and all are stored, their tombstones tell which keys were removed:
+        the keys of replaced rows, which lie anywhere in the table, are not read.
         """
         merged = {
             region_id: (before.merged.get(region_id, 0), last)
@@ -286,7 +300,12 @@ class _Walk:
                 raise expired(self.location, reason)
             known = ranges.get(region_id, (first, last))
             ranges[region_id] = min(first, known[0]), max(last, known[1])
-        return bool(merged) and is_write and (is_mixed or not unseen)
+        if not (merged and is_write and is_next):
+            return _Told.NOTHING
+        if is_mixed or not unseen:
+            return _Told.ALL
+        is_stored = all(self.stored.get(key, last + 1) <= n for key, (n, last) in unseen.items())
+        return _Told.REMOVED if is_stored else _Told.NOTHING
 
     def _moved(self, before: _Version, after: _Version) -> tuple[dict[int, Changed], set[int]]:
         """Return the marks of fragments that a compaction wrote, and those that it replaced."""
@@ -316,15 +335,12 @@ class _Walk:
         rows[self._deletions(version, number)] = False
         return np.full(np.count_nonzero(rows), mark) if isinstance(mark, bool) else mark[rows]
 
-    def _deleted(self, before: _Version, after: _Version, number: int, *, unseen: bool) -> Changed:
-        """Note the rows of a fragment that were deleted; return its marks with those that are back.
-
-        Rows are only back after the table went back.
-        """
+    def _deleted(self, before: _Version, after: _Version, number: int) -> Changed:
+        """Note the deleted rows of a fragment; return its marks with rows that are back."""
         earlier, later = (self._deletions(version, number) for version in (before, after))
         gone = np.setdiff1d(later, earlier, assume_unique=True)
         back = np.setdiff1d(earlier, later, assume_unique=True)
-        if len(gone) and unseen:
+        if len(gone):
             self._remove(number, gone, before=before.number)
         mark = self.changed.get(number, False)
         if not len(back):

@@ -456,6 +456,7 @@ class Reading:
             row_ids[is_named],
             columns=self._stored.names,
             filter=self.filter,
+            fragments=fragments,
             use_scalar_index=False,
         ):
             yield self._output(batch, UPSERT)

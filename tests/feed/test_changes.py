@@ -17,6 +17,9 @@ from support.oracles.native import collect_all
 
 import memwal
 from memwal.errors import InvalidInputError, TokenExpiredError
+from memwal.feed.base_changes import removed_keys
+from memwal.feed.changes import Since
+from memwal.feed.state import read_state
 from memwal.feed.token import FeedToken
 from memwal.format.paths import region_dir
 
@@ -94,6 +97,20 @@ def test_changes_that_were_merged_and_collected(
     table.merge(**options)
     collect_all(table)
     assert consumer.read() == {1: 2, 9: 2, 3: "gone"}
+
+
+@pytest.mark.parametrize("options", [{}, DIVIDED], ids=["small", "divided"])
+def test_a_feed_does_not_read_the_keys_of_rows_that_a_merge_replaced(
+    table: memwal.Table, consumer: Consumer, options: dict[str, int]
+) -> None:
+    flush(table, {1: 1, 8: 1, 9: 1}, [3, 8], [9], {9: 2})
+    table.merge(**options)
+    assert consumer.token is not None
+    now = read_state(table.location)
+    since = Since.of(FeedToken.parse(consumer.token), now, logged=False)
+    # The merge may delete in a commit of its own.
+    assert 1 not in removed_keys(now.plan.base, since.base)["id"].to_pylist()
+    assert consumer.read() == {1: 1, 3: "gone", 9: 2}
 
 
 def test_a_compaction_moves_marks(table: memwal.Table, consumer: Consumer) -> None:
