@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
 _OF_SHARDS: Final = "due"
+_CHANGED: Final = "changed"
 
 
 def watched_asset(shard: int, *, shards: int, drained: bool = False) -> Asset:
@@ -70,6 +72,21 @@ def indexed_asset(table: str) -> Asset:
     return Asset(name=f"memwal:{table}:indexed", uri=f"memwal://{table}/indexed", group="memwal")
 
 
+def changed_asset(table: str, consumer: str) -> Asset:
+    """Return the asset that is updated when a consumer of a table has changes to read.
+
+    The triggerer watches it, see :class:`memwal_airflow.triggers.changes.TableChangedTrigger`. The
+    ``payload`` in the event's extra holds the tokens ``after`` and ``until``, and ``rows``.
+    ``table`` is as of :func:`merged_asset`.
+    """
+    from memwal_airflow.triggers.changes import TableChangedTrigger
+
+    name = f"memwal:{table}:{_CHANGED}:{consumer}"
+    watcher = AssetWatcher(name=name, trigger=TableChangedTrigger(table=table, consumer=consumer))
+    uri = f"memwal://{table}/{_CHANGED}/{consumer}"
+    return Asset(name=name, uri=uri, group="memwal", watchers=[watcher])
+
+
 _BY_EVENT: Final = {"due": due_asset, "merged": merged_asset, "indexed": indexed_asset}
 
 
@@ -80,8 +97,9 @@ def check_uri(uri: SplitResult) -> SplitResult:
     """
     event = uri.path.removeprefix("/")
     of_shard = uri.netloc == _OF_SHARDS and (event.isdecimal() or event == "unwatched")
-    if not uri.netloc or not (event in _BY_EVENT or of_shard):
-        events = ", ".join(_BY_EVENT)
+    of_consumer = re.fullmatch(f"{_CHANGED}/[^/]+", event) is not None
+    if not uri.netloc or not (event in _BY_EVENT or of_shard or of_consumer):
+        events = ", ".join([*_BY_EVENT, f"{_CHANGED}/CONSUMER"])
         raise ValueError(
             f"{uri.geturl()} is no asset: write memwal://, a table, and one of {events}."
         )

@@ -24,11 +24,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_ID = "memwal__orders"
 KEYS = 500
 BATCH = 25
+ON = ("on_merged", "on_indexed", "on_changed")
 CONSUMERS = """
 from airflow.sdk import DAG, task
-from memwal_airflow.assets import indexed_asset, merged_asset
+from memwal_airflow.assets import changed_asset, indexed_asset, merged_asset
 
-for name, asset in (("on_merged", merged_asset("orders")), ("on_indexed", indexed_asset("orders"))):
+assets = {
+    "on_merged": merged_asset("orders"),
+    "on_indexed": indexed_asset("orders"),
+    "on_changed": changed_asset("orders", "c"),
+}
+for name, asset in assets.items():
     with DAG(name, schedule=[asset], is_paused_upon_creation=False):
 
         @task
@@ -124,7 +130,7 @@ class Producer:
 
 def test_a_new_table_is_maintained_by_itself_while_it_is_written(place: Place) -> None:
     airflow = place.airflow
-    for name in ("on_merged", "on_indexed"):
+    for name in ON:
         airflow.wait_dag(name)
 
     table = memwal.create(
@@ -149,13 +155,18 @@ def test_a_new_table_is_maintained_by_itself_while_it_is_written(place: Place) -
             run_id = run["dag_run_id"]
             state = airflow.wait_run(DAG_ID, run_id, timeout=500)
             assert state == "success", airflow.task_log(DAG_ID, run_id, "merge")
-        for name in ("on_merged", "on_indexed"):
+        for name in ON:
             airflow.wait(lambda name=name: runs_of(airflow, name) != [], timeout=60, what=name)
             fired = runs_of(airflow, name)[-1]
             assert airflow.wait_run(name, fired["dag_run_id"], timeout=120) == "success"
             extra = airflow.xcom(name, fired["dag_run_id"], "take")[0]
             if name == "on_indexed":
                 assert set(extra) == {"version"}
+                continue
+            if name == "on_changed":
+                feed = table.changes(extra["payload"]["after"], until=extra["payload"]["until"])
+                assert feed.token == extra["payload"]["until"]
+                assert 0 < extra["payload"]["rows"] <= len(producer.acknowledged)
                 continue
             results = [run.result for run in place.catalog.runs(table="orders", job="merge")]
             assert extra in [

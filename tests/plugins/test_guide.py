@@ -38,7 +38,9 @@ def test_the_examples_are_dags(flights: memwal.Table, load_dag: Any) -> None:
     report = load_dag(EXAMPLES, "report")
     (asset,) = report.schedule
     assert asset.uri == "memwal://flights/merged"
-    names = {"memwal__flights", "memwal_fleet", "memwal_due", "report", "load"}
+    (changed,) = load_dag(EXAMPLES, "embed").schedule
+    assert changed.uri == "memwal://flights/changed/embeddings"
+    names = {"memwal__flights", "memwal_fleet", "memwal_due", "report", "load", "embed"}
     assert {load_dag(EXAMPLES, name).dag_id for name in names} == names
 
 

@@ -37,7 +37,7 @@ def get_provider_info() -> dict[str, Any]:
         ),
         "sensors": _modules("sensors.gate", "sensors.table"),
         "hooks": _modules("hooks.memwal", "spark.submit"),
-        "triggers": _modules("triggers.due", "triggers.gate", "triggers.table"),
+        "triggers": _modules("triggers.changes", "triggers.due", "triggers.gate", "triggers.table"),
         "bundles": _modules("dag_bundle"),
         "notifications": [f"{_ROOT}.notifications.notifier.MemWalNotifier"],
         "extra-links": [f"{_ROOT}.links.{name}" for name in ("SparkUiLink", "TablePageLink")],

@@ -22,6 +22,7 @@ from memwal_airflow.hooks.storage_options import read_options, read_options_asyn
 
 if TYPE_CHECKING:
     from memwal.fleet.polls import ReadLimits
+    from memwal.table import Table
 
 # Catalog and Lance take a second to import, so only the functions that read import them.
 
@@ -98,6 +99,18 @@ async def read_table_status_async(
     found = await asyncio.to_thread(_find, source)
     options = await read_options_async(found[0].storage_options_ref)
     return await asyncio.to_thread(_read_found, found, options, regions)
+
+
+async def open_table_async(source: TableSource) -> Table:
+    """Open a table without blocking the event loop; errors are those of :func:`memwal.open`."""
+    place, policy, *_ = await asyncio.to_thread(_find, source)
+    options = await read_options_async(place.storage_options_ref)
+    return await asyncio.to_thread(
+        memwal.open,
+        str(place.table_uri),
+        storage_options=options,
+        allow_external=policy.allow_external,
+    )
 
 
 def _read_found(

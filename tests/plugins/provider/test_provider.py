@@ -24,7 +24,13 @@ from airflow.sdk import (
     BaseSensorOperator,
 )
 from airflow.triggers.base import BaseTrigger
-from memwal_airflow.assets import due_asset, indexed_asset, merged_asset, unwatched_asset
+from memwal_airflow.assets import (
+    changed_asset,
+    due_asset,
+    indexed_asset,
+    merged_asset,
+    unwatched_asset,
+)
 from memwal_airflow.provider import get_provider_info
 
 INFO = get_provider_info()
@@ -74,9 +80,11 @@ def test_all_parts_for_airflow_are_listed_and_exist() -> None:
 
 
 def test_airflow_checks_the_addresses_of_assets() -> None:
-    for asset in (due_asset("t"), merged_asset("t"), indexed_asset("t"), unwatched_asset()):
+    made = due_asset("t"), merged_asset("t"), indexed_asset("t"), changed_asset("t", "c")
+    for asset in (*made, unwatched_asset()):
         assert Asset(asset.uri).normalized_uri == asset.uri
-    for wrong in ("memwal://t/merge", "memwal://t", "memwal:///merged", "memwal://due/x"):
+    lacking = "memwal://t", "memwal:///merged", "memwal://t/changed"
+    for wrong in ("memwal://t/merge", "memwal://due/x", *lacking):
         with pytest.raises(ValueError, match="memwal"):
             Asset(wrong)
 
