@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -150,3 +152,59 @@ class TestWhatCannotBeTold:
         )
         with pytest.raises(TokenExpiredError):
             consumer.read()
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(100))
+def test_each_row_once_in_random_lives(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    spec = chance.choice([memwal.RegionSpec.unsharded(), memwal.RegionSpec.bucket("at", 2)])
+    table = memwal.create(
+        str(tmp_path / "t.lance"),
+        SCHEMA,
+        primary_key=None,
+        region_spec=spec,
+        stable_row_ids=chance.random() < 0.5,
+    )
+    writer: memwal.Writer | None = None
+    written: list[int] = []
+    # Step, token and rows of what consumers had, and the last step that collected entries.
+    seen: list[tuple[int, str | None, list[int]]] = [(0, None, [])]
+    collected = 0
+    for step in range(1, 30):
+        match chance.randrange(9):
+            case 0 | 1 | 2:
+                writer = writer or table.writer(options=FEW_ROWS)
+                moments = [chance.randrange(9) for _ in range(chance.randint(1, 3))]
+                writer.append(rows(*moments))
+                written += moments
+            case 3:
+                if writer is not None:
+                    chance.choice([writer.close, writer.abort])()
+                writer = None
+            case 4 | 5:
+                table.merge()
+            case 6:
+                lance.write_dataset(rows(step), table.uri, mode="append")
+                written.append(step)
+            case 7:
+                table.compact(min_fragments=2)
+            case 8:
+                collect_all(table)
+                collected = step
+        since, token, had = chance.choice([*seen, *seen[-1:] * 3])
+        until = chance.choice([None, *(later for at, later, _ in seen if at >= since)])
+        try:
+            feeds = [memwal.open(table.uri).changes(token, until=until)]
+            found = feeds[0].to_table()["at"].to_pylist()
+            if until is not None:
+                feeds.append(table.changes(until))
+                found += feeds[1].to_table()["at"].to_pylist()
+        except TokenExpiredError:
+            # A token of the beginning may name a part of a generation.
+            assert since < collected or (token is None and until is not None)
+            continue
+        assert Counter(had + found) == Counter(written)
+        seen.append((step, feeds[-1].token, had + found))
+    if writer is not None:
+        writer.close()
