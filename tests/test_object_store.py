@@ -8,7 +8,7 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
-from support.oracles.native import snapshots
+from support.oracles.native import collect_all, snapshots
 from support.stores.s3_emulator import S3Emulator
 
 import memwal
@@ -60,13 +60,7 @@ def test_write_crash_merge_index_publish_collect(table: memwal.Table) -> None:
 
     assert table.checkpoint().warnings == ()
     assert table.build_snapshot().commits == 1
-    for _ in range(2):
-        table.collect_garbage(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-            foreign_claim_seconds=0,
-        )
+    collect_all(table)
 
     assert table.status().backlog_generations == 0
     assert state(open_base(table.location).dataset.to_table()) == expected

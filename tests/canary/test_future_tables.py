@@ -11,7 +11,7 @@ import lance
 import pyarrow as pa
 import pytest
 from support.data.future import OVERLAYS, add_overlay, add_version, set_unknown_field
-from support.data.tables import REGION, folder, log, manifest, rows, state
+from support.data.tables import REGION, collect_now, folder, log, manifest, rows, state
 
 import memwal
 from memwal.base_table.commit_records import commit_operation
@@ -30,9 +30,7 @@ CALLS: dict[str, Callable[[memwal.Table, Path], Any]] = {
     "merge": lambda table, _: table.merge(),
     "build_indexes": lambda table, _: table.build_indexes(),
     "compact": lambda table, _: table.compact(),
-    "collect": lambda table, _: table.collect_garbage(
-        dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
-    ),
+    "collect": lambda table, _: collect_now(table, version_retention_seconds=0),
     "copy": lambda table, tmp_path: table.copy_to(str(tmp_path / "copy")),
     "verify": lambda table, _: table.verify(),
     "snapshot": lambda table, _: table.build_snapshot(),
@@ -119,7 +117,7 @@ def test_an_older_version_of_a_newer_format_keeps_what_it_needs(filled: memwal.T
     before = stored(filled)
 
     with pytest.raises(NewerFormatError):
-        filled.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        collect_now(filled)
 
     assert stored(filled) == before
 
@@ -256,11 +254,8 @@ class TestUnknownFields:
         files = stored(filled)
 
         def collect() -> memwal.JobResult:
-            return filled.collect_garbage(
-                dry_run=False,
-                grace_seconds=0,
-                retention_seconds=0,
-                version_retention_seconds=3600 if kept == "by its age" else 0,
+            return collect_now(
+                filled, version_retention_seconds=3600 if kept == "by its age" else 0
             )
 
         if kept == "not at all":

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from support.data.tables import MakeTable, base_state, rows, state
+from support.data.tables import MakeTable, base_state, collect_now, rows, state
 from support.stores.careless_store import CarelessStore
 from support.stores.faulty_store import Killed
 
@@ -424,7 +424,7 @@ def test_a_table_lives_in_such_a_store(
     expected = {key: 3 if key < 5 else 2 if key < 10 else 1 for key in range(20)}
     assert state(table) == expected
     table.checkpoint()
-    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+    collect_now(table)
     assert base_state(table) == expected
     table.upsert(rows({100: 5}))
     assert state(table) == {**expected, 100: 5}

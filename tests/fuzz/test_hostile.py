@@ -19,6 +19,7 @@ from fuzz.samples import foreign_entry
 from support.data.tables import (
     REGION,
     base_state,
+    collect_now,
     folder,
     keys,
     listing,
@@ -70,13 +71,7 @@ def test_no_generation_leads_out_of_the_table(
         with pytest.raises(CorruptDataError, match=re.escape(repr(path))):
             read()
     assert repr(path) in table.merge().warnings[0]
-    table.collect_garbage(
-        dry_run=False,
-        grace_seconds=0,
-        retention_seconds=0,
-        orphan_grace_seconds=0,
-        index_grace_seconds=0,
-    )
+    collect_now(table, orphan_grace_seconds=0, index_grace_seconds=0)
     assert table.verify().findings
     assert listing(outside) == kept
 
@@ -214,13 +209,7 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
     generation = min(int(position), paths.MAX_COUNTER)
     update_details(table.location, lambda base: replace(base.details, merged={REGION: generation}))
     for _ in range(2):
-        found = table.collect_garbage(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-            orphan_grace_seconds=0,
-            index_grace_seconds=0,
-        )
+        found = collect_now(table, orphan_grace_seconds=0, index_grace_seconds=0)
         assert str(generation) in found.warnings[0]
     assert region_folders(table) == kept
     assert [flushed.path for flushed in manifest(table).flushed] == sorted(kept)

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.data.tables import collect_now
 
 import memwal
 from memwal.jobs.verify import FindingSeverity
@@ -121,14 +122,7 @@ def test_they_are_taken_over_and_maintained(golden: Golden) -> None:
     table.build_snapshot()
     table.compact(min_fragments=2)
     table.build_indexes()
-    table.collect_garbage(
-        dry_run=False,
-        grace_seconds=0,
-        retention_seconds=0,
-        orphan_grace_seconds=0,
-        index_grace_seconds=0,
-        version_retention_seconds=0,
-    )
+    collect_now(table, orphan_grace_seconds=0, index_grace_seconds=0, version_retention_seconds=0)
     assert maker().by_key(table, table.base().dataset.to_table()) == wanted
     assert maker().rows_of(memwal.open(table.uri)) == wanted
     status = table.status()

@@ -15,6 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 from support.data.blobs import MARKED, V2, VERSIONS, Value, read, rows, schema, stored
+from support.data.tables import collect_now
 
 import memwal
 from memwal.region.router import UNSHARDED_ID
@@ -125,13 +126,7 @@ class _Play:
         self.table.compact(min_fragments=2, deleted_percent=1)
 
     def collect(self) -> None:
-        self.table.collect_garbage(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-            orphan_grace_seconds=0,
-            version_retention_seconds=0,
-        )
+        collect_now(self.table, orphan_grace_seconds=0, version_retention_seconds=0)
 
     def check(self) -> None:
         fresh = self.table.fresh()

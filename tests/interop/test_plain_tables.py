@@ -12,6 +12,7 @@ import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.data.tables import collect_now
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
@@ -89,9 +90,7 @@ def test_jobs_clean_the_table_up(stored: lancedb.table.Table, tmp_path: Path) ->
 
     assert table.compact().metrics["fragments_removed"] == 21
     assert table.build_indexes().metrics["indexes"] == 3
-    collected = table.collect_garbage(
-        dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
-    )
+    collected = collect_now(table, version_retention_seconds=0)
     assert collected.metrics["base_versions"] > 20
 
     after = table.status()

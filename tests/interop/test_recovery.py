@@ -9,6 +9,7 @@ from support.data.merging import Merge
 from support.data.sampled import every
 from support.data.tables import (
     REGION,
+    collect_now,
     generations,
     log,
     manifest,
@@ -109,12 +110,7 @@ class TestAbandoned:
 
         merge(table)
         for _ in range(3):
-            table.collect_garbage(
-                dry_run=False,
-                grace_seconds=0,
-                retention_seconds=0,
-                foreign_claim_seconds=0,
-            )
+            collect_now(table, foreign_claim_seconds=0)
         native.dataset(table).cleanup_old_versions(older_than=NO_TIME, delete_unverified=True)
 
         assert not region_folders(table)
@@ -237,13 +233,7 @@ class TestSealed:
         assert shown(table) == {1: 1}
         table.build_snapshot()
         merge(table)
-        for _ in range(2):
-            table.collect_garbage(
-                dry_run=False,
-                grace_seconds=0,
-                retention_seconds=0,
-                foreign_claim_seconds=0,
-            )
+        native.collect_all(table)
 
         assert shown(table) == {1: 1}
         assert not region_folders(table)

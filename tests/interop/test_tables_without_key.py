@@ -13,6 +13,7 @@ import lancedb
 import pyarrow as pa
 import pytest
 from lance.mem_wal import ShardWriter
+from support.data.tables import collect_now
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
@@ -135,7 +136,7 @@ class TestWrittenByLance:
         table = memwal.open(uri)
         table.checkpoint()
         assert table.verify(deep=True).findings == ()
-        table.collect_garbage(grace_seconds=0, retention_seconds=0, dry_run=False)
+        collect_now(table)
         assert lance.dataset(uri).to_table().column("at").to_pylist() == [1, 2, 3, 3, 4, 4, 5, 5]
         assert lance.dataset(uri).count_rows(filter="at = 4") == 2
         with native(uri) as writer:
@@ -341,8 +342,8 @@ class TestMerge:
         table.checkpoint()
         status = table.status()
         assert status.backlog_generations == 0
-        table.collect_garbage(grace_seconds=0, retention_seconds=0, dry_run=False)
-        table.collect_garbage(grace_seconds=0, retention_seconds=0, dry_run=False)
+        collect_now(table)
+        collect_now(table)
         assert not list(Path(table.uri, "_mem_wal").glob("*/*_gen_*"))
         assert table.count_rows(filter="at = 7") == 3
 

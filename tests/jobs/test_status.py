@@ -8,6 +8,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from support.data.tables import collect_now
 from support.stores.faulty_store import FaultyStores
 from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import gateway_before
@@ -49,9 +50,7 @@ def test_of_a_plain_table_says_what_each_job_would_gain(plain: memwal.Table) -> 
 
     plain.build_indexes()
     plain.compact()
-    plain.collect_garbage(
-        dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
-    )
+    collect_now(plain, version_retention_seconds=0)
     clean = plain.status()
     assert (clean.gains, clean.versions, clean.old_bytes) == ({}, 1, 0)
 

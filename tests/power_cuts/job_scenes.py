@@ -9,15 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from power_cuts.scenes import Known, Scene, Stage
-from support.data.tables import folder
+from support.data.tables import collect_now, folder
 from support.faults.fault_schedule import Job
 from support.faults.jobs import JOBS
 from support.faults.power_loss import Crash
 from support.faults.prepared import finish, prepared
 
 import memwal
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.storage.location import TableLocation
 
 TABLE = "table.lance"
@@ -28,17 +26,8 @@ def _divide(location: TableLocation) -> None:
 
 
 def _clean_up(location: TableLocation) -> None:
-    collect_garbage(
-        location,
-        GcOptions(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-            index_grace_seconds=0,
-            orphan_grace_seconds=0,
-            version_retention_seconds=0,
-        ),
-    )
+    ages = {"index_grace_seconds": 0, "orphan_grace_seconds": 0, "version_retention_seconds": 0}
+    collect_now(memwal.Table(location), **ages)
 
 
 def _copy(stage: Stage) -> None:

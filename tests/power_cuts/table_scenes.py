@@ -11,15 +11,13 @@ from power_cuts.scenes import DONE, Known, Scene, Stage
 from support.data import indexed
 from support.data.indexed import indexed_table
 from support.data.quarantined import rules, waiting
-from support.data.tables import SCHEMA, generations, keys, log, rows, state
+from support.data.tables import SCHEMA, collect_now, generations, keys, log, rows, state
 from support.faults.power_loss import END, Crash, since
 from support.oracles import native
 
 import memwal
 from memwal.base_table.refs import ReadTag, list_refs, place_tag
 from memwal.errors import TableSetupError
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.verify import verify
 from memwal.storage.location import TableLocation
@@ -97,16 +95,8 @@ def clean_up_behind_a_direct_commit(stage: Stage) -> None:
     def commit() -> None:
         lance.dataset(str(stage.path)).update({"n": "n"}, where="id = 1")
 
-    collect_garbage(
-        TableLocation(str(stage.path)),
-        GcOptions(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-            version_retention_seconds=0,
-            guard=commit,
-        ),
-    )
+    table = memwal.Table(TableLocation(str(stage.path)))
+    collect_now(table, version_retention_seconds=0, guard=commit)
 
 
 def has_a_version(path: Path, crash: Crash[Known]) -> None:

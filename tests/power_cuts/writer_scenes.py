@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from power_cuts.scenes import DONE, WRITTEN, Crashes, Known, Scene, Stage
-from support.data.tables import SCHEMA, base_state, generations, keys, rows, state
+from support.data.tables import SCHEMA, base_state, collect_now, generations, keys, rows, state
 from support.faults.power_loss import Crash, since
 from support.oracles import native
 from support.oracles.model import Change
@@ -170,9 +170,7 @@ def merges_by_lance_and_collects(stage: Stage) -> None:
     table = memwal.open(str(stage.path))
     native.merge(table)
     for _ in range(2):
-        table.collect_garbage(
-            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
-        )
+        collect_now(table, foreign_claim_seconds=0)
         stage.recorder.note(COLLECTED)
     with table.writer() as writer:
         stage.write(writer, {3: 3})

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from support.data.tables import keys, rows
+from support.data.tables import collect_now, keys, rows
 from support.stores.store_gateway import Gateway
 
 import memwal
@@ -43,11 +43,7 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
     for name in ("collection, first", "collection, second"):
         cost(
             name,
-            lambda: table.collect_garbage(
-                dry_run=False,
-                grace_seconds=0,
-                retention_seconds=0,
-            ),
+            lambda: collect_now(table),
             most=36,
         )
     cost("verify", table.verify, most=44)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.data.tables import keys, rows, state
+from support.data.tables import collect_now, keys, rows, state
 from support.stores.own_certificate import own_certificate
 from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import (
@@ -158,11 +158,7 @@ def test_what_may_not_be_deleted_stays_and_is_told(table: memwal.Table, gateway:
     gateway.rule = denied("POST", "DELETE")
 
     def collect() -> tuple[str, ...]:
-        return table.collect_garbage(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-        ).warnings
+        return collect_now(table).warnings
 
     warnings = [warning for _ in range(2) for warning in collect()]
     assert any("AccessDenied" in warning for warning in warnings)

@@ -17,6 +17,7 @@ from support.data.tables import (
     SCHEMA,
     MakeTable,
     base_state,
+    collect_now,
     folder,
     keys,
     log,
@@ -53,7 +54,7 @@ def fill(table: memwal.Table) -> memwal.Writer:
     writer.upsert(rows({1: 1, 2: 1, 3: 1, 4: 1}))
     writer.flush()
     table.merge()
-    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+    collect_now(table)
     writer.upsert(rows({1: 2}))
     writer.flush()
     table.merge()
@@ -148,12 +149,7 @@ def disturbed(
             table.merge()
             table.build_indexes()
             for _ in range(2 if collects else 0):
-                table.collect_garbage(
-                    dry_run=False,
-                    grace_seconds=0,
-                    retention_seconds=0,
-                    version_retention_seconds=0,
-                )
+                collect_now(table, version_retention_seconds=0)
             writer.upsert(rows({11: 11}))
 
     store.clear()

@@ -7,7 +7,16 @@ from contextlib import suppress
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, base_state, flush, generations, rows, state
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    base_state,
+    collect_now,
+    flush,
+    generations,
+    rows,
+    state,
+)
 from support.oracles.native import collect_all
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
@@ -16,8 +25,6 @@ from memwal.base_table.commit import commit_details
 from memwal.base_table.region_marks import find_lost_progress, read_marks
 from memwal.base_table.snapshot import open_base
 from memwal.errors import InvalidInputError, ProgressLostError
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.jobs.table import restore as module
 
 MARK = "_memwal_regions/*"
@@ -269,9 +276,6 @@ class TestFaults:
             table.restore(merge_again=True)
 
         rule = store.act(operation, decide, key=key)
-        options = GcOptions(
-            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
-        )
-        collect_garbage(table.location, options)
+        collect_now(table, foreign_claim_seconds=0)
         assert rule.hits == 1
         check(table, MERGED)

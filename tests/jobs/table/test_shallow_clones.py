@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 import pytest
 from support.data.future import add_version
-from support.data.tables import REGION, folder, manifest, rows, state
+from support.data.tables import REGION, collect_now, folder, manifest, rows, state
 
 import memwal
 from memwal.base_table.snapshot import open_base
@@ -32,9 +32,7 @@ CALLS: dict[str, Callable[[memwal.Table, Path], Any]] = {
     "merge": lambda table, _: table.merge(),
     "build_indexes": lambda table, _: table.build_indexes(),
     "compact": lambda table, _: table.compact(min_fragments=2),
-    "collect": lambda table, _: table.collect_garbage(
-        dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
-    ),
+    "collect": lambda table, _: collect_now(table, version_retention_seconds=0),
     "copy": lambda table, tmp_path: table.copy_to(str(tmp_path / "copy")),
     "verify": lambda table, _: table.verify(),
     "snapshot": lambda table, _: table.build_snapshot(),
@@ -161,9 +159,7 @@ def test_an_allowed_clone_works_through_every_job(
     table.compact(min_fragments=2)
     table.checkpoint()
     for _ in range(2):
-        table.collect_garbage(
-            dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
-        )
+        collect_now(table, version_retention_seconds=0)
 
     assert state(table) == expected
     assert table.verify(deep=True).clean

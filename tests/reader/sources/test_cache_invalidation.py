@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.data.searched import Searched
-from support.data.tables import MakeTable, rows, state
+from support.data.tables import MakeTable, collect_now, rows, state
 from support.oracles.read_sources import collect_sources
 from support.oracles.reading import read_all_kinds
 
@@ -82,7 +82,7 @@ def test_nothing_stays_of_what_is_merged_and_indexed(tmp_path: Path) -> None:
     # A compaction withdraws what indexes recorded of their catch-up.
     table.compact()
     table.build_indexes()
-    table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+    collect_now(table)
     read_all_kinds(table)
     base = table.base()
     living = {
@@ -177,12 +177,7 @@ def test_a_version_that_is_gone_stops_nobody(
     table.checkpoint()
     if not own:
         shutil.rmtree(past.uri)
-    table.collect_garbage(
-        dry_run=False,
-        grace_seconds=0,
-        retention_seconds=0,
-        version_retention_seconds=0,
-    )
+    collect_now(table, version_retention_seconds=0)
     read_all_kinds(table)
     assert any(isinstance(name, SegmentTag) for name in names(table))
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, keys, numbered, rows, state
+from support.data.tables import MakeTable, collect_now, keys, numbered, rows, state
 from support.oracles import native
 from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import FaultyStores
@@ -225,7 +225,7 @@ def test_a_filter_finds_rows_that_are_merged_and_collected_while_it_reads(
     def merge() -> None:
         other.upsert(rows({77: 2}))
         other.merge()
-        other.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        collect_now(other)
         done.append(step)
 
     done: list[str] = []

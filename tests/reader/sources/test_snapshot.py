@@ -11,7 +11,7 @@ from typing import Any
 
 import lance
 import pytest
-from support.data.tables import MakeTable, keys, later, rows, state
+from support.data.tables import MakeTable, collect_now, keys, later, rows, state
 from support.stores.faulty_store import FaultyStores
 
 import memwal
@@ -57,7 +57,7 @@ class TestEventual:
             assert stale(table) == {1: 1}
             writer.upsert(rows({1: 11}))
         table.merge()
-        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        collect_now(table)
         assert stale(table) == {1: 11}
 
     def test_reads_the_manifests_when_the_snapshot_is_too_old(self, table: memwal.Table) -> None:

@@ -20,6 +20,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
+from memwal.jobs.gc import CollectionResult
 from memwal.jobs.merge.job import MergeTask, merge_tasks, plan_merge
 from memwal.jobs.options import MergeOptions
 from memwal.region.manifest_store import RegionManifestStore
@@ -156,6 +157,11 @@ def region_folders(table: memwal.Table, region_id: UUID = REGION) -> set[str]:
 def numbered(start: int, count: int, n: int = 0) -> pa.Table:
     """Rows with consecutive keys."""
     return rows(dict.fromkeys(range(start, start + count), n))
+
+
+def collect_now(table: memwal.Table, **options: Any) -> CollectionResult:
+    """Collect for good what would be kept for a retention and a grace period."""
+    return table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0, **options)
 
 
 def undivided_tasks(

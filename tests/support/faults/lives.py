@@ -19,6 +19,7 @@ import lancedb
 import numpy as np
 import pyarrow as pa
 from support.data.random_predicates import RandomPredicates
+from support.data.tables import collect_now
 from support.faults.half_done import half_merge
 from support.oracles import native
 from support.oracles.answers import Merged, Row, Rows, bag, check_fused, check_hits, numbers_of
@@ -203,9 +204,7 @@ class Life:
         self.table.build_indexes()
 
     def _collect(self) -> None:
-        result = self.table.collect_garbage(
-            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
-        )
+        result = collect_now(self.table, foreign_claim_seconds=0)
         assert result.warnings == ()
 
     def _snapshot(self) -> None:

@@ -17,6 +17,7 @@ from lance.mem_wal import (
     ShardSnapshot,
     ShardWriter,
 )
+from support.data.tables import collect_now
 
 import memwal
 from memwal.format.paths import TOMBSTONE, generation_dir
@@ -114,9 +115,7 @@ def everything(table: memwal.Table) -> Rows:
 def collect_all(table: memwal.Table) -> None:
     """Collect until nothing is left to collect: what the first run drops, the second deletes."""
     for _ in range(2):
-        table.collect_garbage(
-            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
-        )
+        collect_now(table, foreign_claim_seconds=0)
 
 
 def mark(table: memwal.Table, region_id: UUID, generation: int, rows: pa.Table) -> None:
