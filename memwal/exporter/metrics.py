@@ -127,6 +127,20 @@ TABLE_GAUGES = (
         _status(lambda s: s.regions_to_recover),
     ),
     TableGauge(
+        "memwal.table.consumer.age",
+        "s",
+        "Longest time for which a consumer that is not expired committed nothing new.",
+        _status(
+            lambda s: max((c.committed_seconds for c in s.consumers if not c.expired), default=0.0)
+        ),
+    ),
+    TableGauge(
+        "memwal.table.expired_consumers",
+        "{consumer}",
+        "Consumers of changes that have to begin again.",
+        _status(lambda s: s.expired_consumers),
+    ),
+    TableGauge(
         "memwal.table.regions",
         "{region}",
         "Regions, also those that nothing was written to yet.",

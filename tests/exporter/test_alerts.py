@@ -122,6 +122,7 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
             **table("memwal_region_claims_most", "1x100"),
             **table("memwal_table_skipped_regions", "0x100"),
             **table("memwal_table_unindexable_rows", "0x100"),
+            **table("memwal_table_expired_consumers", "0x100"),
             **success_age("gc", "3000x100"),
             **runs("succeeded", "0+1x100"),
             **runs("failed", "0x100"),
@@ -196,6 +197,11 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         table("memwal_table_unindexable_rows", "1x100"),
         "11m",
         {"MemwalRowsUnindexable"},
+    ),
+    "a consumer expired": (
+        table("memwal_table_expired_consumers", "1x100"),
+        "2m",
+        {"MemwalConsumerExpired"},
     ),
     "rows of dead writers stay in the log": (
         {**of_policy(), **table("memwal_table_regions_to_recover", "2x100")},

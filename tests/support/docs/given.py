@@ -136,6 +136,16 @@ def collectable_flights(folder: Path) -> None:
 
 
 @given
+def expired_consumer(folder: Path) -> None:
+    """The same, where the consumer ``embeddings`` may hold nothing, and is behind."""
+    table = _registered(folder, _flights(folder))
+    consumer = table.consumer("embeddings")
+    consumer.commit(consumer.read().token)
+    table.merge()
+    table.collect_garbage(dry_run=False, consumer_bytes=0)
+
+
+@given
 def tagged_flights(folder: Path) -> None:
     """The same, with a tag on the version before the merge."""
     table = _registered(folder, _flights(folder))
