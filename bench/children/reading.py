@@ -90,8 +90,8 @@ def _narrow_scan(task: dict[str, Any]) -> dict[str, int]:
 
 def _load(task: dict[str, Any]) -> dict[str, int]:
     """Bytes that the driver and the tasks of a load of Spark read."""
-    from memwal.spark.partition_reader import read_partition
-    from memwal.spark.scan_plan import parse_options, plan_load
+    from memwal.spark.source.partition_reader import read_partition
+    from memwal.spark.source.scan_plan import parse_options, plan_load
 
     location = memwal.open(task["uri"]).location
     before = _bytes_read()

@@ -62,6 +62,8 @@ _EXTRA: Final = (
     pa.field("_region", pa.string()),
     pa.field("_position", pa.uint64()),
 )
+CHANGE_COLUMNS: Final = tuple(field.name for field in _EXTRA)
+"""Columns of a feed that are none of the table."""
 
 
 @public_methods
@@ -143,7 +145,7 @@ class Changes(Result):
         self._after: FeedToken | None = None
         if after is not None:
             self._after = self._token if after == NOW else FeedToken.parse(after)
-        self._output = self._schema_of(base)
+        self._output = changes_schema(base, self._columns)
         # Taken by the first read; later ones, and those of what was collected since, plan anew.
         self._planned: list[FeedState] = [state]
         if self._after is not None:
@@ -168,20 +170,6 @@ class Changes(Result):
     def __repr__(self) -> str:
         return f"Changes({self._location.uri!r}, token={self.token!r})"
 
-    def _schema_of(self, base: BaseTable) -> pa.Schema:
-        names = base.schema.names if self._columns is None else list(self._columns)
-        names = [*(name for name in base.primary_key if name not in names), *names]
-        taken = sorted({field.name for field in _EXTRA}.intersection(names))
-        if taken:
-            raise InvalidInputError(
-                f"{base.location} has a column {taken[0]}, as a feed has; name others (columns)"
-            )
-        fields = [
-            field if field.name in base.primary_key else field.with_nullable(True)
-            for field in output_schema(base, names)
-        ]
-        return pa.schema([*fields, *_EXTRA])
-
     def _read(self) -> FeedState:
         if self._until is None:
             return read_state(self._location)
@@ -201,7 +189,9 @@ class Changes(Result):
         base = sources.base
         logged = self._grain == "log"
         since = None if self._after is None else Since.of(self._after, state, logged=logged)
-        reading = Reading(sources, state.logs, since, self._schema_of(base), self._filter)
+        reading = Reading(
+            sources, state.logs, since, changes_schema(base, self._columns), self._filter
+        )
         whole = dict[int, Changed].fromkeys(base.dataset.fragment_ids(), True)
         marks = whole if since is None else since.base.rows
         if since is not None and logged:
@@ -215,6 +205,25 @@ class Changes(Result):
         # The first batch is read now, while the feed can still start over.
         first = list(itertools.islice(batches, 1))
         return pa.RecordBatchReader.from_batches(reading.schema, itertools.chain(first, batches))
+
+
+def changes_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns of a feed of a table: these, by default all, the key and the feed's own.
+
+    InvalidInputError names a column that is unknown, or has the name of one of the feed.
+    """
+    names = base.schema.names if columns is None else list(columns)
+    names = [*(name for name in base.primary_key if name not in names), *names]
+    taken = sorted({field.name for field in _EXTRA}.intersection(names))
+    if taken:
+        raise InvalidInputError(
+            f"{base.location} has a column {taken[0]}, as a feed has; name others (columns)"
+        )
+    fields = [
+        field if field.name in base.primary_key else field.with_nullable(True)
+        for field in output_schema(base, names)
+    ]
+    return pa.schema([*fields, *_EXTRA])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ step later than that of the state that its process read.
 | claim: replace the state with the next epoch | the next claim raises the epoch again | the state is another one by then: reads it again | the stored state has the id of this claim: it counts |
 | read: plan a feed | nothing happened | | another feed |
 | read: place a tag with the next step | it holds until the next commit, reset, or expiry | the version is gone: planned anew | a tag for each version that was read |
-| read: check that the version is the newest | the same | it is not: planned anew, as for :mod:`memwal.spark.read_tags` | |
+| read: check that the version is the newest | the same | it is not: planned anew, as for :mod:`memwal.spark.source.read_tags` | |
 | commit: make the tag durable, replace the state | the token is committed; the collector deletes the tag before it | another process claimed, the collector expired, or a reset came first: an error that names it | the stored token is this one: nothing to do |
 | commit: delete the tags before | the collector deletes the others | a tag with the id of this process, which no later state names | nothing to delete |
 | reset: tag, then replace | as for a commit | as for a commit | as for a commit |

@@ -88,13 +88,16 @@ class FeedState:
         return ranges
 
 
-def read_state(location: TableLocation) -> FeedState:
-    """Plan a read of all rows that were acknowledged before the call."""
+def read_state(location: TableLocation, *, flushed: bool = False) -> FeedState:
+    """Plan a read of all rows that were acknowledged before the call, or of the flushed ones."""
 
     def read() -> FeedState:
         began = boot_seconds()
         snapshot = open_snapshot(location)
-        logs = read_tails(snapshot.base, snapshot.manifests, began=began, unchecked=False)
+        if flushed:
+            logs = {k: Followed((), m.replay_after) for k, m in snapshot.manifests.items()}
+        else:
+            logs = read_tails(snapshot.base, snapshot.manifests, began=began, unchecked=False)
         rows = {region_id: followed.rows for region_id, followed in logs.items()}
         return FeedState(plan_snapshot(snapshot, rows, left_out={}), logs)
 

@@ -9,5 +9,5 @@ The names of a read's stages, from the table to its rows:
 * ``MergedRows``: the rows of the answer, from the generations and the base table.
 
 A scan, a lookup and a search go through all of them in one process. Spark divides the plan into
-partitions in the driver (``memwal.spark.scan_plan.LoadPlan``), and its tasks do the rest.
+partitions in the driver (``memwal.spark.source.scan_plan.LoadPlan``), and its tasks do the rest.
 """

@@ -10,11 +10,11 @@ from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.spark.data_source import register
-    from memwal.spark.read_tags import release
+    from memwal.spark.source.read_tags import release
 
 __all__ = ["register", "release"]
 
-_MODULES = {"register": "data_source", "release": "read_tags"}
+_MODULES = {"register": "data_source", "release": "source.read_tags"}
 
 
 def __getattr__(name: str) -> Any:

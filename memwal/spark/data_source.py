@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -13,6 +15,7 @@ from pyspark.sql import types as st  # noqa: TID253
 from pyspark.sql.datasource import (  # noqa: TID253
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
@@ -21,9 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_type  # noqa: TID253
 
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
-from memwal.spark.partition_reader import read_partition
-from memwal.spark.read_tags import SESSION, renew_if_due
-from memwal.spark.scan_plan import LoadPlan, ReadOptions, parse_options, plan_load
+from memwal.feed.changes import CHANGE_COLUMNS
 from memwal.spark.sink.options import (
     WriteOptions,
     check_batch_options,
@@ -33,11 +34,19 @@ from memwal.spark.sink.options import (
 )
 from memwal.spark.sink.plan import WritePlan, plan_write
 from memwal.spark.sink.writers import MemWalWriter
+from memwal.spark.source.changes_load import ChangesLoad, check_stream_source
+from memwal.spark.source.changes_plan import ChangesPlan
+from memwal.spark.source.changes_reader import read_changes
+from memwal.spark.source.partition_reader import read_partition
+from memwal.spark.source.read_tags import SESSION, renew_if_due
+from memwal.spark.source.scan_plan import LoadPlan, ReadOptions, parse_options, plan_load
+from memwal.spark.source.stream_reader import MemWalStreamReader
 from memwal.spark.table_functions import register_functions
 from memwal.spark.version_compat import (
     ROWS_WITHOUT_COLUMNS,
     STREAM_WRITES,
     arrow_schema,
+    batch_limit,
     check_here,
 )
 from memwal.storage.credentials import read_options_file
@@ -85,9 +94,10 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 
     A load reads one snapshot of the table: that of ``load()``, or, if the caller gives a
     ``schema(...)``, that of its first query. Every query of the data frame reads that snapshot, so
-    a table can be joined with itself; load again to see rows that were written since. Options are
-    the attributes of :class:`memwal.spark.scan_plan.ReadOptions`; those of a write, which upserts
-    rows, of :class:`memwal.spark.sink.options.WriteOptions`.
+    a table can be joined with itself; load again to see rows that were written since. With
+    ``changes_after``, a load or a stream reads changes (:mod:`memwal.spark.source`). Options are
+    the attributes of :class:`memwal.spark.source.scan_plan.ReadOptions`; those of a write, which
+    upserts rows, of :class:`memwal.spark.sink.options.WriteOptions`.
     """
 
     # Set by register() in a subclass.
@@ -99,6 +109,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         (parse_write_options if is_for_writes(options) else parse_options)(options)
         super().__init__(options)
         self._plan: LoadPlan | None = None
+        self._until: str | None = None  # token that the changes of a load end with
 
     @classmethod
     def name(cls) -> str:
@@ -106,8 +117,13 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def schema(self) -> st.StructType:
-        """Return the schema of the snapshot that will be read."""
+        """Return the schema of the snapshot, or of the changes, that will be read."""
         options = parse_options(self.options)
+        if options.changes_after is not None:
+            load = self._changes(options)
+            self._until = options.changes_until or load.newest()
+            columns = load.schema(self._until, options.columns)
+            return spark_schema(columns, omit_unsupported=options.omit_unsupported)
         plan = self._make_plan(options, options.columns)
         schema = spark_schema(plan.schema, omit_unsupported=options.omit_unsupported)
         # Spark keeps this object, and asks its copies for readers.
@@ -117,9 +133,15 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: st.StructType) -> DataSourceReader:
         """Return a reader of the columns of a schema: the source's, or one that the caller gave."""
+        options = parse_options(self.options)
+        if options.changes_after is not None:
+            load = self._changes(options)
+            until = self._until or options.changes_until or load.newest()
+            names = self._changes_columns(load, until, schema)
+            changes = load.plan(load.first(until), until, names)
+            return MemWalChangesReader(load, changes, schema)
         plan = self._plan
         if plan is None:
-            options = parse_options(self.options)
             if options.columns is not None:
                 raise InvalidInputError("choose columns by a schema or by the option, not by both")
             plan = self._make_plan(options, tuple(schema.names))
@@ -129,6 +151,15 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         # A query may come long after the load.
         renew_if_due(plan.snapshot.location, plan.protection)
         return MemWalReader(plan, schema)
+
+    def streamReader(self, schema: st.StructType) -> DataSourceStreamReader:
+        """Return the source of a streaming query with these columns."""
+        options = parse_options(self.options)
+        check_stream_source(options)
+        load = ChangesLoad(self._location(options), options, uuid4().hex[:12])
+        convert = partial(changes_to_spark, schema=schema, truncate=options.truncate_nanoseconds)
+        limit = batch_limit(MemWalStreamReader, options.maxRowsPerTrigger)
+        return MemWalStreamReader(load, self._changes_columns(load, None, schema), convert, limit)
 
     def writer(self, schema: st.StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a data frame with these columns."""
@@ -153,6 +184,21 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
     def _make_plan(self, options: ReadOptions, columns: tuple[str, ...] | None) -> LoadPlan:
         location = self._location(options)
         return plan_load(location, options, columns=columns, session=self._session or SESSION)
+
+    def _changes(self, options: ReadOptions) -> ChangesLoad:
+        return ChangesLoad(self._location(options), options, self._session or SESSION)
+
+    def _changes_columns(
+        self, load: ChangesLoad, until: str | None, schema: st.StructType
+    ) -> list[str]:
+        """Return the columns of a schema; one that the caller gave is compared with the table."""
+        names: list[str] = schema.names
+        if self._until is None:
+            if load.options.columns is not None:
+                raise InvalidInputError("choose columns by a schema or by the option, not by both")
+            columns = load.schema(until, [name for name in names if name not in CHANGE_COLUMNS])
+            check_schema(schema, spark_schema(pa.schema([columns.field(name) for name in names])))
+        return names
 
     def _location(self, options: ReadOptions | WriteOptions) -> TableLocation:
         file = options.storage_options_file
@@ -181,6 +227,29 @@ class MemWalReader(DataSourceReader):  # type: ignore[misc]
         schema = arrow_schema(self._schema)
         for batch in read_partition(self._plan, partition.value):
             yield to_spark(batch, schema, truncate=self._plan.truncate)
+
+
+class MemWalChangesReader(DataSourceReader):  # type: ignore[misc]
+    """Reader of the changes between two tokens."""
+
+    def __init__(self, load: ChangesLoad, plan: ChangesPlan, schema: st.StructType) -> None:
+        self._load = load
+        self._parts = plan.parts(load.options, 0, None)
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the parts of the plan; tasks get this reader afterwards, and one part each."""
+        parts, self._parts = self._parts, []
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a partition in Spark's types; runs in an executor."""
+        if partition.value is None:
+            # Spark's only partition of a plan without any.
+            return
+        truncate = self._load.options.truncate_nanoseconds
+        for batch in read_changes(self._load.location, partition.value):
+            yield changes_to_spark(batch, schema=self._schema, truncate=truncate)
 
 
 _MAX_PRECISION: Final = 38
@@ -251,6 +320,17 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema, *, truncate: bool) -> pa.
         return batch.select([]).replace_schema_metadata(None)
     columns = [_cast(batch.column(field.name), field, truncate) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def changes_to_spark(
+    batch: pa.RecordBatch, *, schema: st.StructType, truncate: bool
+) -> pa.RecordBatch:
+    """Convert changes as :func:`to_spark` does, with null for columns that were added later."""
+    columns = arrow_schema(schema)
+    for field in columns:
+        if field.name not in batch.schema.names:
+            batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+    return to_spark(batch, columns, truncate=truncate)
 
 
 def _cast(column: pa.Array, field: pa.Field, truncate: bool) -> pa.Array:

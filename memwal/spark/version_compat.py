@@ -35,7 +35,10 @@ ROWS_WITHOUT_COLUMNS: Final = _feature(
     "4.1",
     "a load without columns is refused; count one of a column",
 )
-FEATURES: Final = (DATA_SOURCES, STREAM_WRITES, ROWS_WITHOUT_COLUMNS)
+BATCH_LIMITS: Final = _feature(
+    "limits of batches of streams", "4.2", "`maxRowsPerTrigger` is refused: a batch has all changes"
+)
+FEATURES: Final = (DATA_SOURCES, STREAM_WRITES, ROWS_WITHOUT_COLUMNS, BATCH_LIMITS)
 """Features that a supported version may lack, for ``memwal doctor --versions``."""
 
 _NAMED_TIME_ZONE: Final = _feature("time zone of an Arrow schema", "4.2", "it is always UTC")
@@ -73,6 +76,26 @@ def error_of_task(error: Exception) -> PythonException | None:
     if cause is None or not str(cause.getClass().getName()).endswith(".python.PythonException"):
         return None
     return PythonException(origin=cause)
+
+
+def batch_limit(reader: type, rows: int | None) -> object:
+    """Return Spark's limit of the rows of a batch; ``rows`` is None for no limit.
+
+    Tells Spark that a class of stream readers ends with what is there, if asked to. An older Spark
+    has no limits, and takes one batch of such a reader.
+    """
+    if rows is not None:
+        check_here(BATCH_LIMITS)
+    if not BATCH_LIMITS.here:
+        return None
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    SupportsTriggerAvailableNow.register(reader)
+    return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
 
 def drop_exit_call(spark: SparkSession) -> None:

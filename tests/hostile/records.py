@@ -20,8 +20,8 @@ from memwal.cli import options
 from memwal.cli.options import schema_from
 from memwal.quality import quarantine
 from memwal.quality.quarantine import RowOrigin
-from memwal.spark import scan_plan
-from memwal.spark.scan_plan import parse_options
+from memwal.spark.source import scan_plan
+from memwal.spark.source.scan_plan import parse_options
 
 _AT = datetime(2026, 3, 1, tzinfo=UTC).isoformat()
 RECORD = {

@@ -30,8 +30,8 @@ from memwal.lsm.wal.claim import claim_region, seal_region
 from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.router import UNSHARDED_ID, bucket_region_id
 from memwal.region.spec import RegionSpec
-from memwal.spark.partition_reader import read_partition
-from memwal.spark.scan_plan import ReadOptions, plan_load
+from memwal.spark.source.partition_reader import read_partition
+from memwal.spark.source.scan_plan import ReadOptions, plan_load
 from memwal.writer import open_regions
 
 ONE_REGION = {

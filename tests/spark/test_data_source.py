@@ -19,7 +19,7 @@ from support.faults.collecting import collect
 
 import memwal
 import memwal.spark
-from memwal.spark.read_tags import SESSION
+from memwal.spark.source.read_tags import SESSION
 from memwal.spark.version_compat import FEATURES, ROWS_WITHOUT_COLUMNS
 
 SECRET = "tell-nobody-9876543210"

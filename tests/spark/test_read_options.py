@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.spark.scan_plan import ReadOptions, parse_options
+from memwal.spark.source.scan_plan import ReadOptions, parse_options
 
 REGION = "00000000-0000-8000-8000-000000000001"
 

@@ -13,9 +13,9 @@ from support.faults.collecting import collect
 import memwal
 import memwal.spark
 from memwal.errors import ConflictError
-from memwal.spark.partition_reader import open_pinned, read_partition
 from memwal.spark.runner import spark_runner
-from memwal.spark.scan_plan import ReadOptions, plan_load
+from memwal.spark.source.partition_reader import open_pinned, read_partition
+from memwal.spark.source.scan_plan import ReadOptions, plan_load
 
 SCHEMA = pa.schema({"n": pa.int64(), "text": pa.string()})
 COLUMNS = "n bigint, text string"

@@ -35,8 +35,8 @@ from memwal.reader.sources.log_tails import read_tail
 from memwal.reader.unreadable_indexes import scan_batches
 from memwal.region.router import Router
 from memwal.region.rows import key_column
-from memwal.spark.read_tags import renew_if_due
-from memwal.spark.scan_plan import LoadPlan, PartitionPlan, PinnedSnapshot, spec_in_force
+from memwal.spark.source.read_tags import renew_if_due
+from memwal.spark.source.scan_plan import LoadPlan, PartitionPlan, PinnedSnapshot, spec_in_force
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -44,7 +44,7 @@ from memwal.spark.options.values import (
     parse_uuids,
     parse_values,
 )
-from memwal.spark.read_tags import (
+from memwal.spark.source.read_tags import (
     DEFAULT_PROTECT_SECONDS,
     SESSION,
     is_still_newest,
@@ -91,6 +91,15 @@ class ReadOptions:
     permission to write one. 0 places no tag."""
     storage_options_file: Path | None = None
     """JSON object of storage options, as Lance takes them; read by the driver."""
+    changes_after: str | None = None
+    """Read the changes after a token of :meth:`memwal.Table.changes`, after ``start``, which is
+    everything, or after ``now``. A stream needs it, and takes it at its first start."""
+    changes_until: str | None = None
+    """Token with which the changes of a load end; by default all that are flushed, and with
+    ``fresh`` all that are acknowledged."""
+    maxRowsPerTrigger: int | None = None
+    """Approximate limit of the changes of a batch of a stream. At least 65,536 rows of a fragment,
+    or a generation, or all keys that were removed from the base table are taken together."""
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
@@ -101,9 +110,18 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     if "version" in options and "tag" in options:
         raise InvalidInputError("give a version or a tag, not both")
     uri, parsed = parse_values(options, _PARSERS)
+    if "changes_after" in options:
+        others = [name for name in ("version", "tag", "regions") if name in options]
+        if others:
+            raise InvalidInputError(f"changes are read of the whole table: leave {others[0]} out")
+    elif "changes_until" in options or _MAX_ROWS in options:
+        raise InvalidInputError("changes_until and maxRowsPerTrigger need changes_after")
+    if _MAX_ROWS in parsed:
+        parsed["maxRowsPerTrigger"] = parsed.pop(_MAX_ROWS)
     return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
 
 
+_MAX_ROWS: Final = "maxrowspertrigger"
 _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "columns": parse_names,
     "filter": parse_text,
@@ -117,9 +135,12 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "truncate_nanoseconds": parse_boolean,
     "protect_seconds": parse_seconds,
     STORAGE_FILE: Path,
+    "changes_after": parse_text,
+    "changes_until": parse_text,
+    _MAX_ROWS: parse_positive,
 }
 # Approximate sizes where none was recorded.
-_DEFAULT_ROW_BYTES: Final = 256
+DEFAULT_ROW_BYTES: Final = 256
 _DEFAULT_GENERATION_BYTES: Final = 16 << 20
 # Attempts to place a tag on a version that is still the newest.
 _MAX_ATTEMPTS: Final = 5
@@ -184,19 +205,45 @@ def plan_load(
         raise InvalidInputError(
             "a fresh load sees what was acknowledged before it; leave out fresh, or version and tag"
         )
+    plan = partial(retry_if_collected, partial(_plan, location, options, columns))
+    if options.tag is not None:
+        # The user's tag protects the version.
+        return plan()[0]
+    planned, tag = plan_protected(
+        location,
+        plan,
+        seconds=options.protect_seconds,
+        session=session,
+        is_newest=options.version is None,
+    )
+    return replace(planned, protection=tag)
+
+
+Planned = TypeVar("Planned")
+
+
+def plan_protected(
+    location: TableLocation,
+    plan: Callable[[], tuple[Planned, BaseTable]],
+    *,
+    seconds: int,
+    session: str,
+    is_newest: bool,
+) -> tuple[Planned, ReadTag | None]:
+    """Plan a read and protect its version; a plan of the newest version is made again if it is not.
+
+    Raises ObjectNotFoundError if the version is gone, TableSetupError if versions follow too fast.
+    """
     for attempts_left in reversed(range(_MAX_ATTEMPTS)):
-        plan, base = retry_if_collected(partial(_plan, location, options, columns))
-        if options.tag is not None:
-            # The user's tag protects the version.
-            return plan
+        planned, base = plan()
         try:
-            tag, is_new = protect(base, seconds=options.protect_seconds, session=session)
+            tag, is_new = protect(base, seconds=seconds, session=session)
         except ObjectNotFoundError:
-            if not attempts_left or options.version is not None:
+            if not attempts_left or not is_newest:
                 raise
             continue
-        if tag is None or options.version is not None or not attempts_left or is_still_newest(base):
-            return replace(plan, protection=tag)
+        if tag is None or not is_newest or not attempts_left or is_still_newest(base):
+            return planned, tag
         if is_new:
             unprotect(location, tag)
     raise TableSetupError(f"{location} changes faster than a load can be planned; try again")
@@ -216,9 +263,7 @@ def _plan(
     base.check_supported()
     schema = output_schema(base, list(columns) if columns is not None else None)
     if predicate is not None:
-        reading = lance_errors(f"reading {base.location}")
-        with reading, translate_filter_errors(predicate, base.schema):
-            base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
+        check_filter(base, predicate)
     if options.regions is not None:
         spec_in_force(base)
     logs: tuple[UnflushedLog, ...] = ()
@@ -244,6 +289,13 @@ def _plan(
     return load, base
 
 
+def check_filter(base: BaseTable, predicate: str) -> None:
+    """Raise InvalidInputError for a predicate that Lance cannot evaluate on the table."""
+    reading = lance_errors(f"reading {base.location}")
+    with reading, translate_filter_errors(predicate, base.schema):
+        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
+
+
 def spec_in_force(base: BaseTable) -> RegionSpec:
     """Return the newest region spec that rows are routed by; TableSetupError if there is none."""
     stored = _newest_spec(base)
@@ -266,14 +318,11 @@ def _divide(
 ) -> tuple[PartitionPlan, ...]:
     """Divide fragments, generations (``one_group``: as one) and logs into partitions."""
     groups = [[*range(len(plan.generations))]] if one_group else _group_generations(plan)
-    sizes = [
-        stored.memory_bytes or (stored.rows or 0) * _DEFAULT_ROW_BYTES or _DEFAULT_GENERATION_BYTES
-        for stored in plan.generations
-    ]
+    sizes = [generation_bytes(stored) for stored in plan.generations]
     fragments = plan.base.dataset.get_fragments()
     balanced = balance_partitions(
         [
-            *((_fragment_bytes(part), True, int(part.fragment_id)) for part in fragments),
+            *((fragment_bytes(part), True, int(part.fragment_id)) for part in fragments),
             *((sum(sizes[at] for at in group), False, n) for n, group in enumerate(groups)),
         ],
         partitions=options.partitions,
@@ -312,11 +361,18 @@ def _group_generations(plan: ReadPlan) -> list[list[int]]:
     return list(groups.values())
 
 
-def _fragment_bytes(fragment: LanceFragment) -> int:
+def generation_bytes(stored: StoredGeneration) -> int:
+    """Return the bytes of a flushed generation, approximate if none were recorded."""
+    rows = (stored.rows or 0) * DEFAULT_ROW_BYTES
+    return stored.memory_bytes or rows or _DEFAULT_GENERATION_BYTES
+
+
+def fragment_bytes(fragment: LanceFragment) -> int:
+    """Return the bytes of a fragment of the base table, approximate if none were recorded."""
     sizes = [file.file_size_bytes for file in data_files(fragment.metadata)]
     if all(sizes):
         return sum(sizes)
-    return int(fragment.physical_rows) * _DEFAULT_ROW_BYTES
+    return int(fragment.physical_rows) * DEFAULT_ROW_BYTES
 
 
 def balance_partitions(

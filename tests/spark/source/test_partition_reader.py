@@ -21,9 +21,9 @@ import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.reader.sources import snapshot as snapshot_module
-from memwal.spark import partition_reader
-from memwal.spark.partition_reader import find_later_snapshot, open_pinned, read_partition
-from memwal.spark.scan_plan import LoadPlan, ReadOptions, plan_load
+from memwal.spark.source import partition_reader
+from memwal.spark.source.partition_reader import find_later_snapshot, open_pinned, read_partition
+from memwal.spark.source.scan_plan import LoadPlan, ReadOptions, plan_load
 from memwal.storage.location import TableLocation
 
 # One of the two ways to merge by default.

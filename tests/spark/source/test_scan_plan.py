@@ -12,8 +12,8 @@ from support.data.tables import MakeTable, keys, rows
 
 import memwal
 from memwal.errors import TableSetupError
-from memwal.spark.partition_reader import read_partition
-from memwal.spark.scan_plan import LoadPlan, ReadOptions, balance_partitions, plan_load
+from memwal.spark.source.partition_reader import read_partition
+from memwal.spark.source.scan_plan import LoadPlan, ReadOptions, balance_partitions, plan_load
 
 
 def plan(table: memwal.Table, **options: object) -> LoadPlan:
@@ -116,7 +116,7 @@ class TestShares:
     def test_no_keys_are_read_where_the_filter_lets_nothing_through(
         self, make_table: MakeTable, monkeypatch
     ) -> None:
-        from memwal.spark import partition_reader
+        from memwal.spark.source import partition_reader
 
         table = make_table(buckets=2)
         write(table, {1: 1, 2: 1})

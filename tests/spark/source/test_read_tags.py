@@ -22,10 +22,10 @@ from memwal.base_table.refs import ReadTag, delete_tag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
 from memwal.jobs.gc import GarbageKind
-from memwal.spark import partition_reader, scan_plan
-from memwal.spark import read_tags as protection
-from memwal.spark.partition_reader import open_pinned, read_partition
-from memwal.spark.scan_plan import LoadPlan, ReadOptions, plan_load
+from memwal.spark.source import partition_reader, scan_plan
+from memwal.spark.source import read_tags as protection
+from memwal.spark.source.partition_reader import open_pinned, read_partition
+from memwal.spark.source.scan_plan import LoadPlan, ReadOptions, plan_load
 
 # Collectors of these tests have clocks that are days ahead.
 LONG = 10 * int(DAY)

@@ -1,0 +1,29 @@
+"""Reads of Spark: a snapshot of a table, the changes between two tokens of the feed, or a stream.
+
+A load of a snapshot is planned in :mod:`memwal.spark.source.scan_plan`, one of changes in
+:mod:`memwal.spark.source.changes_plan`. Tags keep what is read, as
+:mod:`memwal.spark.source.read_tags` tells.
+
+An offset of a stream is a token, or a token, the next one, and how many units of the changes
+between them were read. Without ``fresh``, tokens are of flushed rows: a batch that Spark repeats
+has the same rows, whatever was written since, except that deletes and moved rows may be told once
+more if versions between its tokens were cleaned up. With ``fresh``, rows that were in a log may be
+newer when they are read again; the next batch has them too.
+
+The columns are those at the start of the query. A column that is added later is seen by a query
+that starts again, and is null in a batch of before; one that is gone is an error.
+
+What a process that pauses, dies or repeats does. The versions of both tokens of a batch have a read
+tag, which keeps their rows and the generations that they lack:
+
+- The driver, before it has noted an offset: a tag, which expires. The next start makes another
+  token, or goes on from the newest that was noted.
+- After that, before the batch is done: the offset is there, and its tag was placed before it. The
+  next start places tags of its own, and plans the same batch.
+- After the batch is done: Spark tells the reader of the query, or the next start goes on behind the
+  batch. Only then the tag of its first token goes.
+- Nothing runs for longer than ``protect_seconds``: the tags expire, and the versions may be cleaned
+  up. The next start raises TokenExpiredError; a new checkpoint begins again.
+- A task: reads what its part names, whenever and however often it runs. If its files are gone, it
+  fails, and the query with it: the next start plans the batch anew.
+"""

@@ -1,0 +1,106 @@
+"""Plan the changes between two tokens, and keep the versions that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from memwal.base_table.snapshot import open_base
+from memwal.errors import InvalidInputError, TableSetupError
+from memwal.feed.changes import CHANGE_COLUMNS, NOW, changes_schema
+from memwal.feed.state import base_of, read_state_at
+from memwal.feed.token import FeedToken
+from memwal.reader.predicate import parenthesize_filter
+from memwal.spark.source.changes_plan import ChangesPlan, plan_changes
+from memwal.spark.source.held_versions import HeldVersions
+from memwal.spark.source.scan_plan import ReadOptions, check_filter
+from memwal.storage.location import TableLocation
+
+START: Final = "start"
+"""Value of ``changes_after`` for everything."""
+
+
+def check_stream_source(options: ReadOptions) -> None:
+    """Raise InvalidInputError for options that a stream cannot have, or lacks."""
+    if options.changes_after is None:
+        raise InvalidInputError(
+            "a stream reads changes: set changes_after to start, to now, or to the token of "
+            "memwal.Table.changes"
+        )
+    if options.changes_until is not None:
+        raise InvalidInputError("a stream goes on: leave changes_until out")
+
+
+@dataclass(slots=True)
+class ChangesLoad:
+    """Changes of a table as the options of a load or a stream ask for."""
+
+    location: TableLocation
+    options: ReadOptions
+    session: str  # in the names of tags
+    held: HeldVersions = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Keep nothing yet."""
+        self.held = HeldVersions(
+            self.location, seconds=self.options.protect_seconds, session=self.session
+        )
+
+    def newest(self) -> str:
+        """Return the token of all changes so far, and keep its version."""
+        return str(self.held.newest(fresh=self.options.fresh).token)
+
+    def first(self, now: str | None = None) -> str:
+        """Return the token that the changes begin after, empty for all of them.
+
+        ``now`` is the newest token, by default that of the call. InvalidInputError if the option is
+        no token.
+        """
+        after = self.options.changes_after
+        if after == START or after is None:
+            return ""
+        return (now or self.newest()) if after == NOW else str(FeedToken.parse(after))
+
+    def schema(self, until: str | None, columns: Sequence[str] | None) -> pa.Schema:
+        """Return the columns of the changes until a token, by default the newest one."""
+        if until is None:
+            base = open_base(self.location)
+        else:
+            base = base_of(self.location, FeedToken.parse(until))
+        base.check_supported()
+        if not base.primary_key:
+            raise TableSetupError(
+                f"{self.location} has no primary key: Spark reads changes by key. table.changes() "
+                "reads its rows from the logs"
+            )
+        return changes_schema(base, columns)
+
+    def plan(self, after: str, until: str, names: Sequence[str]) -> ChangesPlan:
+        """Plan the changes between tokens, with the columns of a data frame.
+
+        Columns that were added to the table later are left out: they are null.
+        """
+        first = FeedToken.parse(after) if after else None
+        last = FeedToken.parse(until)
+        if first is not None and first.version > last.version:
+            raise InvalidInputError("changes_until is older than changes_after; swap the tokens")
+        tags = self.held.hold(last, *([first] if first is not None else []))
+        state = read_state_at(self.location, last)
+        base = state.plan.base
+        columns = [name for name in names if name not in CHANGE_COLUMNS]
+        present = [name for name in columns if name in base.schema.names]
+        if len(present) < len(columns):
+            newest = open_base(self.location).schema.names
+            gone = [name for name in columns if name not in newest]
+            if gone:
+                raise InvalidInputError(
+                    f"{self.location} has no column {gone[0]} any more; load it again, or start "
+                    "the stream again with its checkpoint"
+                )
+        predicate = parenthesize_filter(self.options.filter)
+        if predicate is not None:
+            check_filter(base, predicate)
+        return plan_changes(state, first, last, columns=tuple(present), filter=predicate, tags=tags)

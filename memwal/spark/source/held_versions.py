@@ -1,0 +1,66 @@
+"""Versions of the base table that a load or a stream of changes keeps, by read tags."""
+
+from __future__ import annotations
+
+from memwal.base_table.refs import ReadTag
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import ObjectNotFoundError
+from memwal.feed.base_changes import expired
+from memwal.feed.state import FeedState, base_of, read_state
+from memwal.feed.token import FeedToken
+from memwal.spark.source.read_tags import protect, renew_if_due, unprotect
+from memwal.spark.source.scan_plan import plan_protected
+from memwal.storage.location import TableLocation
+
+
+class HeldVersions:
+    """Versions of tokens that may be read again."""
+
+    def __init__(self, location: TableLocation, *, seconds: int, session: str) -> None:
+        self._location = location
+        self._seconds = seconds
+        self._session = session
+        self._tags: dict[int, ReadTag | None] = {}
+
+    def newest(self, *, fresh: bool) -> FeedState:
+        """Return the newest state: the flushed rows, or all acknowledged ones; keep its version."""
+
+        def plan() -> tuple[FeedState, BaseTable]:
+            state = read_state(self._location, flushed=not fresh)
+            return state, state.plan.base
+
+        state, base = plan()
+        if base.version in self._tags:
+            self.renew()
+            return state
+        state, tag = plan_protected(
+            self._location, plan, seconds=self._seconds, session=self._session, is_newest=True
+        )
+        self._tags[state.plan.base.version] = tag
+        return state
+
+    def hold(self, *tokens: FeedToken) -> tuple[ReadTag, ...]:
+        """Keep the versions of tokens, and return their tags; TokenExpiredError if one is gone."""
+        for token in tokens:
+            if token.version not in self._tags:
+                base = base_of(self._location, token)
+                try:
+                    tag, _ = protect(base, seconds=self._seconds, session=self._session)
+                except ObjectNotFoundError as error:
+                    reason = f"version {token.version} was cleaned up"
+                    raise expired(self._location, reason) from error
+                self._tags[token.version] = tag
+        self.renew()
+        return tuple(tag for token in tokens if (tag := self._tags[token.version]) is not None)
+
+    def renew(self) -> None:
+        """Renew the tags that are due."""
+        for tag in self._tags.values():
+            renew_if_due(self._location, tag)
+
+    def release_before(self, version: int) -> None:
+        """Let the versions before one go."""
+        for number in [number for number in self._tags if number < version]:
+            tag = self._tags.pop(number)
+            if tag is not None:
+                unprotect(self._location, tag)

@@ -1,0 +1,121 @@
+"""Source of a streaming query: its offsets are tokens of the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import (  # noqa: TID253 - a subclass of Spark's is defined here
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from memwal.errors import InvalidInputError
+from memwal.feed.token import FeedToken
+from memwal.spark.source.changes_load import ChangesLoad
+from memwal.spark.source.changes_plan import ChangesPlan
+from memwal.spark.source.changes_reader import read_changes
+
+
+class Offset(NamedTuple):
+    """What a query has read: everything until a token, and units of what follows it."""
+
+    token: str  # empty for nothing
+    until: str = ""  # token that ``units`` belong to, empty for none
+    units: int = 0
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Offset:
+        """Return the offset of a checkpoint."""
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise InvalidInputError(f"{values!r} is no offset of a stream of changes") from error
+
+    def to_dict(self) -> dict[str, str | int]:
+        """Return the offset as Spark stores it."""
+        return {"token": self.token} if not self.until else self._asdict()
+
+
+class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Source of a streaming query.
+
+    Spark makes one for the query in a process of the driver, which plans, and others for tasks,
+    which read. ``limit`` is that of a batch, None for a Spark that has no limits.
+    """
+
+    def __init__(
+        self,
+        load: ChangesLoad,
+        names: Sequence[str],
+        convert: Callable[[pa.RecordBatch], pa.RecordBatch],
+        limit: object,
+    ) -> None:
+        self._load = load
+        self._names = names
+        self._convert = convert
+        self._limit = limit
+        self._target: str | None = None  # of a query that ends
+        self._planned: tuple[str, str, ChangesPlan] | None = None
+
+    def initialOffset(self) -> dict[str, str | int]:
+        """Return the offset before the first batch."""
+        return Offset(self._load.first()).to_dict()
+
+    def getDefaultReadLimit(self) -> object:
+        """Return the limit of a batch, in Spark's class."""
+        return self._limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End the query with what the table has now."""
+        self._target = self._load.newest()
+
+    def latestOffset(
+        self, start: Mapping[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, str | int]:
+        """Return where the next batch ends. A batch never has units of two tokens.
+
+        An older Spark tells neither where it starts nor a limit.
+        """
+        if start is None:
+            return Offset(self._load.newest()).to_dict()
+        at = Offset.parse(start)
+        until = at.until or self._target or self._load.newest()
+        rows = getattr(limit, "max_rows", None)
+        if until == at.token or rows is None:
+            return Offset(until).to_dict()
+        plan = self._plan(at.token, until)
+        end = plan.end(at.units, max_rows=rows)
+        is_last = end == len(plan.units)
+        return (Offset(until) if is_last else Offset(at.token, until, end)).to_dict()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Divide a batch, the same way each time."""
+        first, last = Offset.parse(start), Offset.parse(end)
+        if first == last:
+            return []
+        until = last.until or last.token
+        # An older Spark goes on from part of a token with a newer one: then all is read again.
+        begin = first.units if first.until == until else 0
+        plan = self._plan(first.token, until)
+        stop = last.units if last.until else None
+        parts = plan.parts(self._load.options, begin, stop)
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a partition in Spark's types; runs in an executor."""
+        for batch in read_changes(self._load.location, partition.value):
+            yield self._convert(batch)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Let the versions before this offset go: no batch begins there again."""
+        done = Offset.parse(end)
+        if done.token:
+            self._load.held.release_before(FeedToken.parse(done.token).version)
+
+    def _plan(self, after: str, until: str) -> ChangesPlan:
+        if self._planned is None or self._planned[:2] != (after, until):
+            self._planned = after, until, self._load.plan(after, until, self._names)
+        self._load.held.renew()
+        return self._planned[2]
