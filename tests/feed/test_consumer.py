@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.data.tables import MakeTable, flush, folder, keys, rows, state
 from support.faults.collecting import DAY, collect
+from support.oracles import native
 from support.oracles.native import collect_all
 from support.stores.faulty_store import FaultyStores, Killed
 
@@ -108,6 +109,17 @@ class TestHolding:
             table.compact(min_fragments=2)
             clean(table)
         assert told(consumer.read()) == {1: 4, 5: None}, "compactions change nothing"
+
+    def test_through_a_clean_up_by_lance(self, table: memwal.Table) -> None:
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        flush(table, [2])
+        table.merge()
+        dataset = native.dataset(table)
+        with pytest.raises(OSError):
+            dataset.cleanup_old_versions(timedelta(0))
+        dataset.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        assert told(consumer.read()) == {2: None}
 
     def test_what_a_read_needs_until_its_commit(self, table: memwal.Table) -> None:
         consumer = table.consumer("c")

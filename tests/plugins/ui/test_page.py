@@ -65,6 +65,8 @@ def test_table(tab: Callable[..., Any], server: PageServer, name: str, theme: st
     expect(generations).to_contain_text(str(waiting) if waiting < 1000 else "k")
     stale = page.locator(".indexes li", has_text="city_idx").locator(".index-state")
     expect(stale).to_have_class("index-state is-failing")
+    expired = page.get_by_role("row", name="search-cache")
+    expect(expired).to_contain_text("the limit is 7 d")
     assert opened.violations() == []
     assert opened.complaints == []
     picture(page, f"table-{theme}" if name == "flights" else f"regions-{theme}")

@@ -12,7 +12,7 @@ from typing import Any
 from memwal.fleet.health import Health
 from memwal.jobs.due import jobs_of
 from memwal.jobs.policy import Policy
-from memwal.jobs.status import IndexLag
+from memwal.jobs.status import ConsumerStatus, IndexLag
 
 LATE = 3600.0
 CRITICAL = 43_200.0
@@ -319,6 +319,28 @@ class Canned:
                     ),
                     IndexLag(name="text_idx", generations=3, regions=3, rows=row["base_rows"] // 9),
                     IndexLag(name="city_idx", generations=0, regions=0, rows=0, stale=True),
+                )
+            ],
+            "consumers": [
+                asdict(consumer)
+                for consumer in (
+                    ConsumerStatus(
+                        name="embeddings",
+                        epoch=3,
+                        owner="gpu-1:7",
+                        version=max(1, row["version"] - 2),
+                        committed_seconds=340.0,
+                        held_bytes=180 << 20,
+                    ),
+                    ConsumerStatus(
+                        name="search-cache",
+                        epoch=1,
+                        owner="web-4:1",
+                        version=1,
+                        committed_seconds=691_200.0,
+                        held_bytes=0,
+                        expired="it committed nothing for 8 d, the limit is 7 d",
+                    ),
                 )
             ],
             "snapshot_age_seconds": 74.0,

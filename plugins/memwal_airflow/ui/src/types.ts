@@ -123,6 +123,16 @@ export interface IndexLag {
   stale: boolean;
 }
 
+export interface Consumer {
+  name: string;
+  owner: string;
+  /** Of the base table, which its token names. */
+  version: number | null;
+  committed_seconds: number;
+  held_bytes: number;
+  expired: string | null;
+}
+
 export interface Regions {
   /** When the status was read. */
   at: string | null;
@@ -136,6 +146,7 @@ export interface Status {
   /** Regions of the spec that nothing was written to yet. */
   unwritten_regions: number;
   indexes: IndexLag[];
+  consumers: Consumer[];
   snapshot_age_seconds: number | null;
   small_fragments: number | null;
   deleted_percent: number | null;

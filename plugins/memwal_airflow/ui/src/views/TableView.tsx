@@ -9,6 +9,7 @@ import { refusal } from "../orders";
 import { Actions } from "../parts/Actions";
 import { AgeBar } from "../parts/AgeBar";
 import { CollectionPanel } from "../parts/CollectionPanel";
+import { ConsumersPanel } from "../parts/ConsumersPanel";
 import { CopyLink } from "../parts/CopyLink";
 import { DueTable } from "../parts/DueTable";
 import { ErrorsPanel } from "../parts/ErrorsPanel";
@@ -171,6 +172,7 @@ function Content({ table, detail, runs, regions }: Properties): JSX.Element {
         </>
       )}
 
+      {status !== null && status.consumers.length > 0 && <ConsumersPanel consumers={status.consumers} />}
       {table.skipped_regions.length > 0 && (
         <SkippedPanel table={table.table} skipped={table.skipped_regions} why={why} now={now} done={refresh} />
       )}
