@@ -35,9 +35,10 @@ STEPS = 30
 Grain = Literal["net", "log"]
 Version = tuple[int, int | None]
 """A key and its number, None for a delete."""
+Versions = list[Version]
 
 
-def versions(changes: pa.Table) -> list[Version]:
+def versions(changes: pa.Table) -> Versions:
     """What a feed returned, in its order."""
     numbers = zip(changes["id"].to_pylist(), changes["n"].to_pylist(), strict=True)
     is_delete = pc.equal(changes["_change"], "delete").to_pylist()
@@ -51,24 +52,14 @@ def by_key(told: Iterable[Version]) -> dict[int, list[int | None]]:
     return dict(found)
 
 
-def follow(
-    table: memwal.Table, token: str | None, copy: Rows, *, until: str | None, grain: Grain
-) -> tuple[str, Rows, list[Version]]:
-    """Apply what changed after a token to a copy.
-
-    Return the next token, the copy, and what the logs told.
-    """
-    feed = table.changes(token, until=until, grain=grain)
-    changes = feed.to_table()
+def apply(changes: pa.Table, copy: Rows) -> tuple[Rows, Versions]:
+    """Return a copy after some changes, and what the logs told."""
     told = versions(changes)
-    if grain == "net" or token is None:
-        assert len(by_key(told)) == len(told)
     # The rows belong together.
-    for batch in changes.filter(pc.equal(changes["_change"], "upsert")).to_pylist():
-        assert batch["text"] == f"{batch['id']}={batch['n']}"
+    for row in changes.filter(pc.equal(changes["_change"], "upsert")).to_pylist():
+        assert row["text"] == f"{row['id']}={row['n']}"
     copy = {key: n for key, n in (copy | dict(told)).items() if n is not None}
-    logged = changes.filter(pc.greater(changes["_gen"], 0))
-    return feed.token, copy, versions(logged)
+    return copy, versions(changes.filter(pc.greater(changes["_gen"], 0)))
 
 
 class Copy(NamedTuple):
@@ -216,16 +207,28 @@ class Life:
         last = self.copies[-1]
         self.copies.append(self.follow(self.chance.choice([*self.copies, *[last] * 4])))
 
+    def apply(self, copy: Copy, grain: Grain, until: str | None = None) -> tuple[Copy, Versions]:
+        """Return a copy after a feed, and what the logs told. Jobs may run before it is read."""
+        feed = memwal.open(self.table.uri).changes(copy.token, until=until, grain=grain)
+        step = self.number
+        if self.chance.random() < 0.1:
+            self.number += 1
+            self.chance.choice([self.merge, self.maintain])()
+        changes = feed.to_table()
+        if grain == "net" or copy.token is None:
+            assert pc.count_distinct(changes["id"]).as_py() == changes.num_rows
+        found, logged = apply(changes, copy.rows)
+        return Copy(step, feed.token, found), logged
+
     def follow(self, copy: Copy) -> Copy:
         """Return a copy after all changes, which must be what the table shows."""
-        table = memwal.open(self.table.uri)
         grain: Grain = self.chance.choice(["net", "log"])
         # One that stops on its way must come to the same.
         stop = self.chance.choice([copy, *(c for c in self.copies if c.step >= copy.step)])
-        token, found, logged = copy.token, copy.rows, list[Version]()
+        found, logged = copy, Versions()
         try:
             for until in (*{stop.token} - {None}, None):
-                token, found, told = follow(table, token, found, until=until, grain=grain)
+                found, told = self.apply(found, grain, until)
                 logged += told
             if grain == "log" and copy.token is not None:
                 since = [version for step, version in self.acknowledged if step > copy.step]
@@ -234,19 +237,21 @@ class Life:
             # Rows may have been deleted in generations that were collected since.
             assert copy.step < max(self.collected, self.gave_up)
             assert copy.step < self.gave_up or not (copy.is_tagged and stop.is_tagged)
-            token, found, _ = follow(table, None, {}, until=None, grain=grain)
+            found = Copy(self.number, None, {})
         # A key that it read and lost since may have left no trace.
-        is_lost = copy.is_ahead and not copy.is_tagged and copy.step < self.collected
-        if is_lost:
-            token, found, _ = follow(table, None, {}, until=None, grain=grain)
-        assert found == state(table.fresh()), f"from step {copy.step} to {self.number}"
+        if copy.is_ahead and not copy.is_tagged and copy.step < self.collected:
+            found = Copy(self.number, None, {})
+        if found.token is None:
+            found, _ = self.apply(found, grain)
+        shown = state(memwal.open(self.table.uri).fresh())
+        assert found.rows == shown, f"from step {copy.step} to {self.number}"
         if copy.token is not None and self.chance.random() < 0.2:
-            return copy._replace(rows=found, is_ahead=True)
-        is_tagged = self.chance.random() < 0.5
-        if is_tagged:
-            version = FeedToken.parse(token).version
-            native.dataset(table).tags.create(f"copy-{len(self.copies)}", version)
-        return Copy(self.number, token, found, is_tagged)
+            return copy._replace(rows=found.rows, is_ahead=True)
+        if self.chance.random() < 0.5 and self.collected < found.step:
+            version = FeedToken.parse(found.token or "").version
+            native.dataset(self.table).tags.create(f"copy-{len(self.copies)}", version)
+            return found._replace(is_tagged=True)
+        return found
 
 
 STEPS_OF_A_LIFE: list[Callable[[Life], None]] = [
@@ -278,7 +283,8 @@ def test_copies_are_the_table(tmp_path: Path, seed: int) -> None:
         maintained_indexes=["id_idx"] if chance.random() < 0.5 else [],
     )
     life = Life(table, chance)
-    for life.number in range(1, STEPS):
+    for _ in range(STEPS):
+        life.number += 1
         chance.choice(STEPS_OF_A_LIFE)(life)
         if chance.random() < 0.6:
             life.read()
