@@ -37,6 +37,7 @@ from memwal.spark.application import apps_folder
 from memwal.spark.connect import AUTH_VARIABLE, connect_session, divide_url
 from memwal.spark.parallelism import parallelism
 from memwal.spark.runner import connect_runner, spark_reason, spark_runner
+from memwal.spark.version_compat import STREAM_WRITES
 
 PACKAGE = Path(memwal.__file__).parent
 SECRET = "tell-nobody-0123456789"
@@ -134,6 +135,7 @@ def run(session: Any) -> TaskRunner:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not STREAM_WRITES.here, reason="this Spark writes no streams")
 def test_a_stream_with_a_new_checkpoint_is_not_taken_for_the_old_one(
     session: Any, make_table: MakeTable, tmp_path: Path
 ) -> None:
