@@ -4,9 +4,9 @@ Usage: ``python scripts/compat.py [--pylance newest] [--lancedb 0.39] [--airflow
 [--sqlalchemy 2.0] [--spark 4.0] [--python 3.12] [--only CHECK]``. The newest release of each named
 version is taken; ``newest`` is the newest of all, pre-releases too. Those of pylance and LanceDB
 may be outside of memwal's range. Every other package is that of the lock if it fits. The
-environment is kept in ``.compat``. The results replace those of the same versions in the table of
-``docs/compatibility.md``. The exit code is 1 if a check failed, or 3 if the packages do not fit
-together.
+environment is kept in ``.compat`` until the lock changes; without it, newer releases are found. The
+results replace those of the same versions in the table of ``docs/compatibility.md``. The exit code
+is 1 if a check failed, or 3 if the packages do not fit together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,13 +87,19 @@ def main() -> int:
     return 0 if all(passed.values()) else 1
 
 
-def environment(wanted: Mapping[str, str], python_version: str) -> Path | None:
+def environment(
+    wanted: Mapping[str, str], python_version: str, extras: Sequence[str] = ("dev",)
+) -> Path | None:
     """Return the Python of an environment with these versions, or None if they do not fit."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
     names = [f"{name}-{version}" for name, version in sorted(wanted.items())]
-    folder = ROOT / ".compat" / "_".join([*names, f"python-{python_version}"])
+    folder = ROOT / ".compat" / "_".join([*names, *extras, f"python-{python_version}"])
     python, lock = folder / "bin" / "python", folder / "lock.txt"
     pins, fixed = folder / "pins.txt", folder / "overrides.txt"
+    sources = ("pyproject.toml", "requirements/dev.lock", "requirements/overrides.txt")
+    made_of, current = folder / "made-of.txt", "".join((ROOT / s).read_text() for s in sources)
+    if made_of.exists() and made_of.read_text() == current:
+        return python
     if not python.exists() and run([uv, "venv", "-q", "--python", python_version, folder]):
         return None
     # Newest first: else the resolver prefers the lock's version of another package to it.
@@ -113,23 +119,18 @@ def environment(wanted: Mapping[str, str], python_version: str) -> Path | None:
     # memwal's own range of them does not count.
     lances = re.findall(r"^(?:pylance|lancedb)==.*\n", newest.stdout, flags=re.MULTILINE)
     fixed.write_text("".join([(ROOT / "requirements" / "overrides.txt").read_text(), *lances]))
-    installed = lock.read_text() if lock.exists() else None
     # The output's versions are kept where they fit.
     lock.write_text((ROOT / "requirements" / "dev.lock").read_text())
     rules = ("--constraints", pins, "--overrides", fixed)
-    if run([*resolve, "--extra", "dev", *rules, ROOT / "pyproject.toml", "-o", lock]):
-        lock.unlink()
-        return None
-    if lock.read_text() == installed:
-        return python
-    install = [uv, "pip", "install", "-q", "--python", python, "--no-deps"]
+    of_memwal = [word for extra in extras for word in ("--extra", extra)]
     for command in (
+        [*resolve, *of_memwal, *rules, ROOT / "pyproject.toml", "-o", lock],
         [uv, "pip", "sync", "-q", "--python", python, lock],
-        [*install, "--no-build-isolation", "-e", ROOT],
+        [uv, "pip", "install", "-q", "--python", python, "--no-deps", "-e", ROOT],
     ):
         if run(command):
-            lock.unlink()
             return None
+    made_of.write_text(current)
     return python
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compat import BEGIN, CHECKS, END, PAGE, check, environment, specifier, with_row
+from compat import BEGIN, CHECKS, END, PAGE, check, environment, run, specifier, with_row
 
 VERSIONS = {
     "pylance": "14.0.2",
@@ -17,6 +17,7 @@ VERSIONS = {
     "Python": "3.11.7",
 }
 OLDEST = {"apache-airflow": "3.1", "sqlalchemy": "2.0", "pyspark": "4.0"}
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def rows(page: str) -> list[list[str]]:
@@ -52,10 +53,25 @@ def test_no_check_of_the_table_fails() -> None:
     assert not [row for row in rows(PAGE.read_text()) if "fails" in row]
 
 
+# Without an index of packages it fails: a version that was not tried is not supported.
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("wanted", "extras"),
+    [(OLDEST, ("airflow", "spark")), ({"apache-airflow": "3.2"}, ("airflow",))],
+    ids=["oldest", "between"],
+)
+def test_older_versions_load_dags_and_read(
+    wanted: dict[str, str], extras: tuple[str, ...], tmp_path: Path
+) -> None:
+    python = environment(wanted, PYTHON, extras)
+    assert python is not None
+    program = Path(__file__).with_name("_older_versions_child.py")
+    assert run([python, program, tmp_path]) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("wanted", [OLDEST])
-def test_the_oldest_versions(wanted: dict[str, str]) -> None:
-    python = environment(wanted, f"{sys.version_info.major}.{sys.version_info.minor}")
+def test_the_oldest_versions() -> None:
+    python = environment(OLDEST, PYTHON)
     assert python is not None
     assert [name for name, tests in CHECKS.items() if not check(python, tests)] == []

@@ -12,7 +12,16 @@ SPARK = ("spark/",)
 # of which is made once. Slow ones may take long, and are better divided.
 WHOLE = (*SPARK, "helm/")
 # Default tests that wait long. They begin first, so that no process waits for them at the end.
-LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/", "catalog/")
+LONGEST = (
+    *SPARK,
+    "canary/test_compat.py",
+    "jobs/faults/",
+    "interop/",
+    "writer/",
+    "plugins/",
+    "examples/",
+    "catalog/",
+)
 # Real Airflows run one after another: two at once starve each other.
 AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each slow case of these stands alone, and takes long; other modules share servers and tables.
