@@ -91,6 +91,8 @@ def test_a_text_that_changes_while_it_is_embedded(table: memwal.Table, model: Mo
         assert one.step() == 3
         missing = writer.scan(filter="vector IS NULL").to_pylist()
         assert [row["text"] for row in missing] == ["new"]
+        found = writer.search(by_words(["old"])[0], k=3).to_pylist()
+        assert [row["text"] for row in found] == ["same"]
         assert one.step() == 1
         assert one.step() == 0
         assert sorted(model.texts) == ["gone", "new", "old", "same"]
