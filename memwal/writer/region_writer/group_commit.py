@@ -306,10 +306,11 @@ class EntryWriter:
             nbytes = sum(batch.get_total_buffer_size() for batch in stored.entry.batches)
         with self._lock:
             self._queue.clear_in_flight()
+            for write in group:
+                self._count_unbuffered(write)
             if stored is not None:
                 for write in group:
                     write.position = stored.position
-                    self._count_unbuffered(write)
                 rows = stored.entry.batches
                 self.add_to_memtable(rows, position=stored.position, nbytes=nbytes)
                 self._counters.add_entry(

@@ -260,6 +260,12 @@ def test_buffered_ones_compare_with_buffered_ones(table: memwal.Table) -> None:
         assert not handle.done()
         writer.flush_wal()
         assert changed(handle) == [2]
+        handle = writer.upsert(rows({1: 11}), only_if_unchanged=numbers({1: 1}))
+        assert not handle.done()
+        writer.flush_wal()
+        assert changed(handle) == [1]
+        stats = writer.stats()
+        assert (stats.buffered_writes, stats.buffered_bytes) == (0, 0)
 
 
 def test_composite_keys_and_many_regions(tmp_path: Path) -> None:
