@@ -337,7 +337,7 @@ class TestEnable:
     def test_with_indexes_it_has(self, uri: str) -> None:
         plain(uri).create_scalar_index("n", "BTREE", name="mine")
         table = memwal.enable(
-            uri, region_spec=UNSHARDED, primary_key=["id"], maintained_indexes=["mine"]
+            uri, region_spec=UNSHARDED, primary_key="id", maintained_indexes=["mine"]
         )
         assert table.base().details.maintained_indexes == ("mine",)
 
@@ -539,9 +539,7 @@ def forget_versions(uri: str) -> None:
     ids=lambda schema: type(schema).__module__,
 )
 def test_a_schema_of_something_else_and_a_spec_as_text(tmp_path: Path, schema: Any) -> None:
-    table = memwal.create(
-        tmp_path / "t.lance", schema, primary_key=["id"], region_spec="bucket:id:4"
-    )
+    table = memwal.create(tmp_path / "t.lance", schema, primary_key="id", region_spec="bucket:id:4")
     assert table.schema.names == ["id", "n"]
     assert table.scan().count_rows() == 0
     assert table.region_spec()[1] == memwal.RegionSpec.bucket("id", 4)

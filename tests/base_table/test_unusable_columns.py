@@ -81,12 +81,7 @@ def test_the_other_columns_go_on(filled: memwal.Table, tmp_path: Path, field: pa
     table.copy_to(str(tmp_path / "copy"))
     assert state(memwal.open(tmp_path / "copy").scan(columns=COLUMNS).to_table()) == expected
     with pytest.raises(InvalidInputError):
-        memwal.create(
-            str(tmp_path / "new"),
-            dataset(table).schema,
-            primary_key=["id"],
-            region_spec="unsharded",
-        )
+        memwal.create(tmp_path / "new", dataset(table).schema, primary_key="id")
 
     dataset(table).drop_columns(["extra"])
     assert state(table) == expected

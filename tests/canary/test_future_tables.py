@@ -168,8 +168,7 @@ def test_a_column_of_such_a_name_that_was_dropped_is_the_tables_own(tmp_path: Pa
     table = memwal.create(
         uri,
         pa.schema([("id", pa.int64()), ("__note", pa.string()), ("n", pa.int64())]),
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key="id",
     )
     with table.writer() as writer:
         writer.upsert(pa.table({"id": [1], "__note": ["a"], "n": [1]}))

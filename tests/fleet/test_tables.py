@@ -17,9 +17,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string(
 
 
 def make(uri: str, **options: Any) -> memwal.Table:
-    return memwal.create(
-        uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded(), **options
-    )
+    return memwal.create(uri, SCHEMA, primary_key="id", **options)
 
 
 @pytest.fixture

@@ -220,12 +220,7 @@ def test_rows_that_do_not_fit_the_table_are_told(tmp_path: Path) -> None:
     schema = pa.schema(
         [pa.field("id", pa.int64(), nullable=False), ("vector", pa.list_(pa.float32(), 2))]
     )
-    table = memwal.create(
-        str(tmp_path / "table"),
-        schema,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-    )
+    table = memwal.create(tmp_path / "table", schema, primary_key="id")
     with table.writer() as writer:
         writer.claim()
     newest = manifest(table)
@@ -314,7 +309,7 @@ def test_a_zero_byte_in_a_name_does_not_end_the_process(
     tmp_path: Path, old: bytes, new: bytes, bad: bytes
 ) -> None:
     table = memwal.create(
-        str(tmp_path / "table"),
+        tmp_path / "table",
         pa.schema(
             [
                 pa.field("id", pa.int64(), nullable=False),
@@ -322,8 +317,7 @@ def test_a_zero_byte_in_a_name_does_not_end_the_process(
                 ("at", pa.timestamp("us", "Europe/Rome")),
             ]
         ),
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key="id",
     )
     path = folder(table) / paths.table_manifest_keys(table.base().version)[0]
     whole = path.read_bytes()

@@ -154,10 +154,9 @@ _FILES = {
 def _home(folder: Path) -> Iterator[Path]:
     """A table with a backlog that the catalog knows as ``t``, in the current folder."""
     table = memwal.create(
-        str(folder / "t.lance"),
+        folder / "t.lance",
         pa.schema([pa.field("id", pa.int64(), nullable=False), ("t", pa.string())]),
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key="id",
         maintained_indexes=["id_idx"],
     )
     table.upsert(pa.table({"id": [1, 2], "t": ["a", "\x1b[31m"]}))

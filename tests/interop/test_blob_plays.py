@@ -36,8 +36,7 @@ class _Play:
         created = memwal.create(
             folder / "t.lance",
             schema(kind, key=False),
-            primary_key=["id"],
-            region_spec="unsharded",
+            primary_key="id",
             data_storage_version=VERSIONS[kind],
         )
         self.table = memwal.open(created.uri, allow_external=[f"file://{folder}/media"])

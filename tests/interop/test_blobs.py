@@ -120,11 +120,7 @@ def test_jobs_keep_the_blobs_of_a_plain_table(tmp_path: Path, kind: str) -> None
 
 def _create(kind: str, uri: Path) -> memwal.Table:
     return memwal.create(
-        uri,
-        schema(kind, key=False),
-        primary_key=["id"],
-        region_spec="unsharded",
-        data_storage_version=VERSIONS[kind],
+        uri, schema(kind, key=False), primary_key="id", data_storage_version=VERSIONS[kind]
     )
 
 
@@ -471,8 +467,7 @@ def test_a_table_of_which_lance_has_converted_the_blobs(tmp_path: Path) -> None:
     table = memwal.create(
         tmp_path / "t.lance",
         schema(MARKED, key=False),
-        primary_key=["id"],
-        region_spec="unsharded",
+        primary_key="id",
         data_storage_version="2.2",
     )
     expected = dict(zip(range(_COUNT), VALUES, strict=True))
@@ -617,7 +612,7 @@ def test_an_external_blob_that_is_gone_is_named(tmp_path: Path, is_merged: bool)
     created = memwal.create(
         tmp_path / "t.lance",
         schema(V2, key=False),
-        primary_key=["id"],
+        primary_key="id",
         data_storage_version=VERSIONS[V2],
     )
     table = memwal.open(created.uri, allow_external=[f"file://{media.parent}"])

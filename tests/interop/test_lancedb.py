@@ -208,10 +208,7 @@ def test_a_composite_key(tmp_path: Path) -> None:
         ]
     )
     ours = memwal.create(
-        str(tmp_path / f"{NAME}.lance"),
-        schema,
-        primary_key=["part", "id"],
-        region_spec="identity:part",
+        tmp_path / f"{NAME}.lance", schema, primary_key=["part", "id"], region_spec="identity:part"
     )
 
     def parted(part: str, values: dict[int, int]) -> pa.Table:

@@ -188,9 +188,7 @@ def test_a_merge_that_would_write_what_nobody_can_decode_commits_nothing(
 
 def test_new_tables_have_plain_values(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": range(3), "kind": pd.Categorical(["a", "b", "a"])})
-    table = memwal.create(
-        tmp_path / "frame.lance", frame, primary_key=["id"], region_spec="unsharded"
-    )
+    table = memwal.create(tmp_path / "frame.lance", frame, primary_key="id")
     assert table.schema.field("kind").type in (pa.string(), pa.large_string())
     for number in range(4):
         kinds = pd.Categorical([f"kind {number} {n}" for n in range(STEP)])
@@ -208,8 +206,6 @@ def test_new_tables_have_plain_values(tmp_path: Path) -> None:
             ("wide", pa.dictionary(pa.int32(), pa.string())),
         ]
     )
-    table = memwal.create(
-        tmp_path / "nested.lance", nested, primary_key=["id"], region_spec="unsharded"
-    )
+    table = memwal.create(tmp_path / "nested.lance", nested, primary_key="id")
     assert not table.base().has_narrow_dictionaries
     assert table.schema.field("wide").type == nested.field("wide").type

@@ -87,9 +87,7 @@ def test_the_only_region_is_adopted(tmp_path: Path, kind: str, merge: Merge) -> 
 
 def test_a_region_that_records_its_values_is_adopted(tmp_path: Path) -> None:
     """As the specification has it: a random id, and the values in the manifest."""
-    table = memwal.create(
-        str(tmp_path / "t.lance"), SCHEMA, primary_key=["id"], region_spec="bucket:id:4"
-    )
+    table = memwal.create(tmp_path / "t.lance", SCHEMA, primary_key="id", region_spec="bucket:id:4")
     (assignment, part), *_ = router_in_force(table.base()).route(rows({1: 1}))
     theirs = uuid.uuid4()
     store = table.location.store

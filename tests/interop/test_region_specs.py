@@ -41,9 +41,7 @@ SHARED = {
 
 
 def create(folder: Path, spec: RegionSpec | None) -> memwal.Table:
-    return memwal.create(
-        str(folder / f"{NAME}.lance"), SCHEMA, primary_key=["id"], region_spec=spec
-    )
+    return memwal.create(folder / f"{NAME}.lance", SCHEMA, primary_key="id", region_spec=spec)
 
 
 def upsert(folder: Path, values: dict[int, int | None]) -> None:
@@ -180,9 +178,9 @@ def test_identity_of_a_type_that_lancedb_does_not_divide_by(
     """It has ids of our own, and must therefore be refused by LanceDB."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("c", kind)])
     table = memwal.create(
-        str(tmp_path / f"{NAME}.lance"),
+        tmp_path / f"{NAME}.lance",
         schema,
-        primary_key=["id"],
+        primary_key="id",
         region_spec=RegionSpec.identity("c", immutable=True),
     )
     zeros = pa.Array.from_buffers(pa.binary(32), 1, [None, pa.py_buffer(bytes(32))])

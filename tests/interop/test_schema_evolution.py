@@ -170,12 +170,7 @@ def each_change_with(*ways: tuple[str, ...], default: int) -> list[Any]:
 @pytest.fixture(scope="module")
 def first_old(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The table that each test gets a copy of."""
-    table = memwal.create(
-        str(tmp_path_factory.mktemp("old") / "table"),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec="unsharded",
-    )
+    table = memwal.create(tmp_path_factory.mktemp("old") / "table", SCHEMA, primary_key="id")
     table.upsert(rows(OLD))
     table.merge()
     return table.uri

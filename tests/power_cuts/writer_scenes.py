@@ -22,13 +22,7 @@ HARMLESS = {"log-tip-torn", "hint-missing", "hint-late"}
 
 
 def create(stage: Stage) -> memwal.Table:
-    return memwal.create(
-        str(stage.path),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["id_idx"],
-    )
+    return memwal.create(stage.path, SCHEMA, primary_key="id", maintained_indexes=["id_idx"])
 
 
 def check_recovery(uri: str, crash: Crash[Known], *, by_lance: bool) -> None:

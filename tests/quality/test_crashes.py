@@ -72,10 +72,7 @@ class Prepared:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Return a table that is copied."""
     table = memwal.create(
-        str(tmp_path_factory.mktemp("prepared") / "table.lance"),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        tmp_path_factory.mktemp("prepared") / "table.lance", SCHEMA, primary_key="id"
     )
     flush(table, {1: 1, 2: 2, 9: 9})
     table.merge()

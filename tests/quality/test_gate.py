@@ -363,9 +363,7 @@ class TestDivided:
     def test_keeps_stable_row_ids(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "table")
         lance.write_dataset(rows({1: 1, 2: 2, 3: 3}), uri, enable_stable_row_ids=True)
-        table = memwal.enable(
-            uri, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 2)
-        )
+        table = memwal.enable(uri, primary_key="id", region_spec="bucket:id:2")
         flush(table, {1: 10, 2: -2, 4: 4, 5: -5}, {1: -1}, [3])
 
         table.merge(quality=rules("quarantine"), **DIVIDED)

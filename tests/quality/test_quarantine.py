@@ -213,9 +213,7 @@ def test_a_table_that_is_made_anew_loses_nothing(
     flush(table, {1: -1})
     table.merge(quality=rules("quarantine"))
     shutil.rmtree(folder(table))
-    again = memwal.create(
-        table.uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
-    )
+    again = memwal.create(table.uri, SCHEMA, primary_key="id")
     flush(again, {2: -2})
     again.merge(quality=rules("quarantine"))
     assert {key for _, key, _ in waiting(again)} == {1, 2}

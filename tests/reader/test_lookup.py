@@ -28,12 +28,7 @@ from memwal.reader.sources.key_index import key_positions, might_hold
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> memwal.Table:
     """Return the table of ``spread``; only to be read."""
-    return memwal.create(
-        str(tmp_path_factory.mktemp("spread") / "table"),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec="unsharded",
-    )
+    return memwal.create(tmp_path_factory.mktemp("spread") / "table", SCHEMA, primary_key="id")
 
 
 @pytest.fixture(scope="module")

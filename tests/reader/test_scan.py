@@ -27,12 +27,7 @@ def reads(
 ) -> Iterator[Reads]:
     """Rows 1 to 6, of which 2 was changed and 5 deleted, in different places; only to be read."""
     where = request.param
-    table = memwal.create(
-        str(tmp_path_factory.mktemp(where) / "table"),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec="unsharded",
-    )
+    table = memwal.create(tmp_path_factory.mktemp(where) / "table", SCHEMA, primary_key="id")
     writer = table.writer()
     _fill(table, writer, where)
     yield writer if where in ("memtable", "all") else table

@@ -95,7 +95,6 @@ def table(emulator: S3Emulator, gateway: Gateway) -> memwal.Table:
     return memwal.create(
         f"s3://{emulator.create_bucket()}/lake/t.lance",
         SCHEMA,
-        primary_key=["id"],
-        region_spec="unsharded",
+        primary_key="id",
         storage_options={**options, "client_max_retries": "2"},
     )

@@ -48,8 +48,7 @@ def test_signatures_that_end_are_renewed(emulator: azurite.Azurite) -> None:
     table = memwal.create(
         f"az://{container}/lake/t.lance",
         rows({}).schema,
-        primary_key=["id"],
-        region_spec="unsharded",
+        primary_key="id",
         maintained_indexes=["id_idx"],
         storage_options=options,
     )

@@ -58,7 +58,7 @@ def test_the_whole_life_of_a_table(place: Place) -> None:
     table = memwal.enable(
         uri,
         region_spec="unsharded",
-        primary_key=["id"],
+        primary_key="id",
         maintained_indexes=["id_idx", "text_idx"],
         storage_options=options,
     )
@@ -145,13 +145,7 @@ def _append(location: TableLocation, me: int, out: Any) -> None:
 
 
 def test_processes_that_fence_each_other_lose_nothing(place: Place) -> None:
-    table = memwal.create(
-        place.new_uri(),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec="unsharded",
-        storage_options=place.options,
-    )
+    table = memwal.create(place.new_uri(), SCHEMA, primary_key="id", storage_options=place.options)
     spawn = multiprocessing.get_context("spawn")
     out = spawn.Queue()
     writers = [spawn.Process(target=_append, args=(table.location, me, out)) for me in range(3)]

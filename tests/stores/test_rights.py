@@ -62,8 +62,7 @@ class Lake:
         memwal.create(
             self.uri,
             SCHEMA,
-            primary_key=["id"],
-            region_spec="unsharded",
+            primary_key="id",
             maintained_indexes=["id_idx"],
             storage_options=self.options[Role.ADMINISTRATOR],
         )

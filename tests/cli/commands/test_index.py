@@ -20,12 +20,7 @@ def table(tmp_path: Path) -> memwal.Table:
     """Return a table with a vector index, and with a generation that is merged."""
     uri = str(tmp_path / "table")
     create_index(lance.write_dataset(rows(0, 600), uri, schema=SCHEMA), "IVF_PQ", num_partitions=2)
-    made = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["idx"],
-    )
+    made = memwal.enable(uri, primary_key="id", region_spec="unsharded", maintained_indexes=["idx"])
     made.upsert(rows(600, 50))
     made.merge()
     return made

@@ -135,12 +135,7 @@ def test_without_a_key_when_told_so(cli, plain, tmp_path):
 
 
 def test_copy(cli, tmp_path):
-    table = memwal.create(
-        str(tmp_path / "t.lance"),
-        pa.schema([("id", pa.int64())]),
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-    )
+    table = memwal.create(tmp_path / "t.lance", pa.schema([("id", pa.int64())]), primary_key="id")
     table.upsert(pa.table({"id": [1, 2]}))
     answer = cli("copy", table.uri, tmp_path / "copy.lance", "--json")
     assert answer.json["job"] == "copy"

@@ -72,11 +72,7 @@ class Counts:
 def prepare(path: Path) -> tuple[memwal.Table, Counts]:
     """Make a table with generations that are merged, or not, and a log of a writer that died."""
     table = memwal.create(
-        path,
-        SCHEMA,
-        primary_key=None,
-        region_spec=memwal.RegionSpec.bucket("n", 2),
-        maintained_indexes=["n_idx"],
+        path, SCHEMA, primary_key=None, region_spec="bucket:n:2", maintained_indexes=["n_idx"]
     )
     counts = Counts()
 

@@ -48,10 +48,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
     dataset.create_index("v", request.param, name="v_idx", metric="l2", num_partitions=2, **options)
     spec = memwal.RegionSpec.unsharded()
     return memwal.enable(
-        tmp_path / "table.lance",
-        primary_key=["id"],
-        region_spec=spec,
-        maintained_indexes=["v_idx"],
+        tmp_path / "table.lance", primary_key="id", region_spec=spec, maintained_indexes=["v_idx"]
     )
 
 

@@ -63,13 +63,7 @@ TEN = {key: key // 10 for key in range(100) if key % 10}
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an indexed table with ten fragments, which is copied."""
     path = tmp_path_factory.mktemp("prepared") / "table"
-    table = memwal.create(
-        str(path),
-        SCHEMA,
-        primary_key=["id"],
-        region_spec="unsharded",
-        maintained_indexes=["id_idx", "n_idx"],
-    )
+    table = memwal.create(path, SCHEMA, primary_key="id", maintained_indexes=["id_idx", "n_idx"])
     assert fragmented(table) == TEN
     return path
 

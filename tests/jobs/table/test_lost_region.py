@@ -194,9 +194,7 @@ def test_writers_of_the_lost_incarnation_are_fenced(make_table: MakeTable, tmp_p
 
 
 def test_regions_of_a_column_keep_their_values(tmp_path: Path) -> None:
-    table = memwal.create(
-        str(tmp_path / "t"), SCHEMA, primary_key=["id"], region_spec="identity:id"
-    )
+    table = memwal.create(tmp_path / "t", SCHEMA, primary_key="id", region_spec="identity:id")
     table.upsert(rows({1: 1, 2: 2}))
     table.merge()
     region = table.region_ids()[0]

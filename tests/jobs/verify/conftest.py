@@ -159,13 +159,7 @@ def clean_tables(tmp_path_factory: pytest.TempPathFactory, of_few_rows: None) ->
     made = {}
     for client in ("ours", "native"):
         path = tmp_path_factory.mktemp("clean") / client
-        table = memwal.create(
-            str(path),
-            SCHEMA,
-            primary_key=["id"],
-            region_spec="unsharded",
-            maintained_indexes=["id_idx"],
-        )
+        table = memwal.create(path, SCHEMA, primary_key="id", maintained_indexes=["id_idx"])
         write_generations(table, client)
         merge_two(table, client)
         table.build_indexes()

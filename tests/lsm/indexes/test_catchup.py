@@ -29,10 +29,7 @@ def test_maintained_indexes(
     for column, kind in (("n", "BTREE"), ("m", "BITMAP"), ("id", "BTREE")):
         dataset.create_scalar_index(column, kind, name=f"{column}_idx")
     base = memwal.enable(
-        str(tmp_path / "t"),
-        primary_key=["id"],
-        region_spec="unsharded",
-        maintained_indexes=given,
+        tmp_path / "t", primary_key="id", region_spec="unsharded", maintained_indexes=given
     ).base()
     assert maintained_index_names(base) == maintained
     assert [*unmaintained_index_names(base)] == others

@@ -30,10 +30,7 @@ def table(folder: Path) -> Any:
 
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
     table = memwal.create(
-        str(folder / "flights.lance"),
-        schema,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
+        folder / "flights.lance", schema, primary_key="id", region_spec="bucket:id:2"
     )
     table.upsert(pa.table({"id": range(100), "v": ["new"] * 100}))
     return table

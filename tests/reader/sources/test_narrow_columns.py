@@ -120,9 +120,7 @@ def test_wide_columns_are_streamed(tmp_path: Any) -> None:
     schema = pa.schema(
         [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.list_(pa.float32(), 16))]
     )
-    table = memwal.create(
-        str(tmp_path / "table"), schema, primary_key=["id"], region_spec="unsharded"
-    )
+    table = memwal.create(tmp_path / "table", schema, primary_key="id")
     with table.writer() as writer:
         for start in (0, 5):
             vectors = np.full((10, 16), start, np.float32)

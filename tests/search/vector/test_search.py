@@ -214,9 +214,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
 
 def test_a_table_without_vectors(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    table = memwal.create(
-        str(tmp_path / "plain"), schema, primary_key=["id"], region_spec="unsharded"
-    )
+    table = memwal.create(tmp_path / "plain", schema, primary_key="id")
     sources, newest = _collect(table)
     with pytest.raises(InvalidInputError):
         search(sources, newest, [0.0])

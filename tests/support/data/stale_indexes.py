@@ -49,12 +49,7 @@ def make(path: Path, *, stable_row_ids: bool) -> None:
     names = [f"{column}_idx" for column in INDEXED]
     for column, name in zip(INDEXED, names, strict=True):
         dataset.create_scalar_index(column, "BTREE", name=name)
-    memwal.enable(
-        str(path),
-        region_spec=memwal.RegionSpec.unsharded(),
-        primary_key=["id"],
-        maintained_indexes=names,
-    )
+    memwal.enable(path, region_spec="unsharded", primary_key="id", maintained_indexes=names)
 
 
 def optimize(path: Path) -> None:

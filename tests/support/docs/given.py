@@ -57,11 +57,7 @@ def _first_flights() -> tuple[tempfile.TemporaryDirectory[str], Path]:
     home = tempfile.TemporaryDirectory(prefix="memwal-flights-")
     uri = Path(home.name) / "flights.lance"
     table = memwal.create(
-        str(uri),
-        FLIGHTS,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
-        maintained_indexes=["id_idx"],
+        uri, FLIGHTS, primary_key="id", region_spec="bucket:id:2", maintained_indexes=["id_idx"]
     )
     with table.writer() as writer:
         for step in (1, 10):
@@ -258,10 +254,9 @@ def stuck_lease(folder: Path) -> None:
 def orders(folder: Path) -> None:
     """The table ``orders.lance`` with one flushed generation, in no catalog."""
     table = memwal.create(
-        str(folder / "orders.lance"),
+        folder / "orders.lance",
         pa.schema([("id", pa.int64()), ("state", pa.string())]),
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key="id",
     )
     table.upsert(pa.table({"id": range(100), "state": ["new"] * 100}))
 
@@ -270,10 +265,9 @@ def orders(folder: Path) -> None:
 def quarantined_orders(folder: Path) -> None:
     """The table ``orders.lance``, registered as ``orders``, whose merge kept two rows out."""
     table = memwal.create(
-        str(folder / "orders.lance"),
+        folder / "orders.lance",
         pa.schema([("id", pa.int64()), ("price", pa.float64())]),
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key="id",
     )
     between = {
         "type": "expect_column_values_to_be_between",
@@ -301,10 +295,7 @@ def _indexed_photos(folder: Path) -> memwal.Table:
     base = lance.write_dataset(_photos(range(600)), uri)
     base.create_index("vector", "IVF_PQ", name="vector_idx", num_partitions=2, num_sub_vectors=4)
     return memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["vector_idx"],
+        uri, primary_key="id", region_spec="unsharded", maintained_indexes=["vector_idx"]
     )
 
 
