@@ -45,12 +45,19 @@ from memwal.reader.predicate import parenthesize_filter
 from memwal.reader.result import Result
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema, scan_errors
-from memwal.reader.sources.generation import ReadSources, open_all, open_sources, retry_if_collected
+from memwal.reader.sources.generation import (
+    GenerationSource,
+    ReadSources,
+    open_all,
+    open_sources,
+    retry_if_collected,
+)
 from memwal.reader.sources.narrow_columns import read_columns
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Numbers
+from memwal.util.concurrency import map_parallel
 
 NOW: Final = "now"
 UPSERT: Final = "upsert"
@@ -432,12 +439,15 @@ class Reading:
 
     def _tombstones_of(self, generations: Sequence[StoredGeneration]) -> pa.Table:
         """Read the keys that flushed generations delete."""
-        key, tables = self._key, [self._key.empty_table()]
-        for source in open_all(self.sources.base, generations):
+        key = self._key
+
+        def read(source: GenerationSource) -> pa.Table:
             with lance_errors(f"reading {source.identity}"):
                 found = source.dataset.to_table(columns=key.names, filter=TOMBSTONE)
-            tables.append(pa.Table.from_arrays(found.columns, schema=key))
-        return pa.concat_tables(tables)
+            return pa.Table.from_arrays(found.columns, schema=key)
+
+        opened = open_all(self.sources.base, generations)
+        return pa.concat_tables([key.empty_table(), *map_parallel(read, opened, threads=8)])
 
     def _removed(self, since: Since, named: pa.Table) -> Iterator[pa.RecordBatch]:
         """Read the rows of named keys; named and removed keys without a row were deleted."""
