@@ -53,16 +53,15 @@ class ChangesLoad:
         """Return the token of all changes so far, and keep its version."""
         return str(self.held.newest(fresh=self.options.fresh).token)
 
-    def first(self, now: str | None = None) -> str:
-        """Return the token that the changes begin after, empty for all of them.
+    def first(self, now: str) -> str:
+        """Return the token that the changes begin after, empty for all of them; else ``now``.
 
-        ``now`` is the newest token, by default that of the call. InvalidInputError if the option is
-        no token.
+        InvalidInputError if the option is no token.
         """
         after = self.options.changes_after
         if after == START or after is None:
             return ""
-        return (now or self.newest()) if after == NOW else str(FeedToken.parse(after))
+        return now if after == NOW else str(FeedToken.parse(after))
 
     def schema(self, until: str | None, columns: Sequence[str] | None) -> pa.Schema:
         """Return the columns of the changes until a token, by default the newest one."""

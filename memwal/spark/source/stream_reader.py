@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a subclass of Spark's is 
 )
 
 from memwal.errors import InvalidInputError
+from memwal.feed.changes import NOW
 from memwal.feed.token import FeedToken
 from memwal.spark.source.changes_load import ChangesLoad
 from memwal.spark.source.changes_plan import ChangesPlan
@@ -21,7 +22,7 @@ from memwal.spark.source.changes_reader import read_changes
 class Offset(NamedTuple):
     """What a query has read: everything until a token, and units of what follows it."""
 
-    token: str  # empty for nothing
+    token: str  # empty for nothing, "now" before a first batch without changes
     until: str = ""  # token that ``units`` belong to, empty for none
     units: int = 0
 
@@ -60,8 +61,12 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self._planned: tuple[str, str, ChangesPlan] | None = None
 
     def initialOffset(self) -> dict[str, str | int]:
-        """Return the offset before the first batch."""
-        return Offset(self._load.first()).to_dict()
+        """Return the offset before the first batch.
+
+        Spark asks again if that is repeated, so it is not what is newest now: the first batch then
+        ends there, without changes.
+        """
+        return Offset(self._load.first(NOW)).to_dict()
 
     def getDefaultReadLimit(self) -> object:
         """Return the limit of a batch, in Spark's class."""
@@ -83,7 +88,7 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         at = Offset.parse(start)
         until = at.until or self._target or self._load.newest()
         rows = getattr(limit, "max_rows", None)
-        if until == at.token or rows is None:
+        if at.token in (until, NOW) or rows is None:
             return Offset(until).to_dict()
         plan = self._plan(at.token, until)
         end = plan.end(at.units, max_rows=rows)
@@ -93,7 +98,7 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Divide a batch, the same way each time."""
         first, last = Offset.parse(start), Offset.parse(end)
-        if first == last:
+        if first == last or first.token == NOW:
             return []
         until = last.until or last.token
         # An older Spark goes on from part of a token with a newer one: then all is read again.

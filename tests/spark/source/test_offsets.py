@@ -1,0 +1,208 @@
+"""A query without Spark, which dies at any step and starts again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.data.tables import SCHEMA, MakeTable, Rows, flush, rows, state
+from support.oracles.native import collect_all, dataset
+
+import memwal
+from memwal.base_table.refs import delete_tag, list_read_tags
+from memwal.errors import InvalidInputError, TableSetupError, TokenExpiredError
+from memwal.spark.data_source import MemWalDataSource
+from memwal.spark.source import changes_plan
+from memwal.spark.source.stream_reader import MemWalStreamReader
+from memwal.spark.version_compat import BATCH_LIMITS
+
+STEPS = 6
+
+
+def reader_of(table: memwal.Table, **options: str) -> MemWalStreamReader:
+    given = {name.lower(): text for name, text in options.items()}
+    source = MemWalDataSource({"path": table.uri, "changes_after": "start"} | given)
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, MemWalStreamReader)
+    return reader
+
+
+class Died(Exception):
+    """The driver died."""
+
+
+class Query:
+    """Spark's part: offsets are noted before a batch, and that it is done afterwards."""
+
+    def __init__(self, table: memwal.Table, **options: str) -> None:
+        self.table, self.options = table, options
+        self.offsets: list[dict[str, Any]] = []
+        self.done = 0
+        self.copy: Rows = {}
+        self.batches: dict[int, pa.Table] = {}
+        self.reader: MemWalStreamReader | None = None
+
+    def run_batch(self, dies_at: int = STEPS) -> bool:
+        """Run a batch; Died before a step. Returns whether there was one."""
+        try:
+            return self._run_batch(iter(range(STEPS)), dies_at)
+        except Died:
+            self.reader = None
+            raise
+
+    def _run_batch(self, steps: Any, dies_at: int) -> bool:
+        def live() -> None:
+            if next(steps) == dies_at:
+                raise Died
+
+        reader = self.reader = self.reader or reader_of(self.table, **self.options)
+        start = self.offsets[self.done - 1] if self.done else reader.initialOffset()
+        live()
+        if len(self.offsets) == self.done:
+            limit = reader.getDefaultReadLimit()
+            end = reader.latestOffset(start, limit) if limit else reader.latestOffset()
+            live()
+            if end == start:
+                return False
+            self.offsets.append(end)
+        live()
+        parts = reader.partitions(start, self.offsets[self.done])
+        live()
+        found = [batch for part in parts for batch in reader.read(part)]
+        self.apply(found)
+        live()
+        self.done += 1
+        live()
+        reader.commit(self.offsets[self.done - 1])
+        return True
+
+    def apply(self, batches: list[pa.RecordBatch]) -> None:
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert len(found) == len({row["id"] for row in found})
+        for row in found:
+            if row["_change"] == "delete":
+                self.copy.pop(row["id"], None)
+            else:
+                assert row["text"] == f"{row['id']}={row['n']}"
+                self.copy[row["id"]] = row["n"]
+
+    def catch_up(self) -> None:
+        while self.run_batch():
+            pass
+
+
+def life(table: memwal.Table, seed: int) -> Callable[[], object]:
+    """Return a function that changes a table at random."""
+    chance = random.Random(seed)
+
+    def step() -> object:
+        some = chance.sample(range(12), 3)
+        number = chance.randrange(1000)
+        return chance.choice(
+            [
+                lambda: flush(table, dict.fromkeys(some, number)),
+                lambda: flush(table, some),
+                lambda: table.upsert(rows(dict.fromkeys(some, number))),
+                table.merge,
+                lambda: table.compact(min_fragments=2),
+                lambda: dataset(table).delete(f"id = {some[0]}"),
+                lambda: collect_all(table),
+            ]
+        )()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
+)
+def test_a_driver_that_dies_at_any_step(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(changes_plan, "BLOCK_ROWS", 4)
+    chance = random.Random(seed)
+    table = make_table(buckets=2, stable_row_ids=seed % 2 == 1)
+    options = {"fresh": "true"} if chance.random() < 0.5 else {}
+    if BATCH_LIMITS.here and chance.random() < 0.7:
+        options["maxRowsPerTrigger"] = "3"
+    query, step = Query(table, **options), life(table, seed)
+    for _ in range(12):
+        step()
+        with suppress(Died):
+            query.run_batch(dies_at=chance.randrange(STEPS + 2))
+    query.catch_up()
+    assert query.copy == state(table.fresh() if options.get("fresh") else table)
+
+
+def test_the_first_batch_after_now_is_repeated(table: memwal.Table) -> None:
+    flush(table, {1: 1})
+    query = Query(table, changes_after="now")
+    with pytest.raises(Died):
+        query.run_batch(dies_at=3)
+    flush(table, {2: 2})
+    query.catch_up()
+    assert query.copy == {2: 2}
+
+
+def test_what_a_batch_needs_is_kept(table: memwal.Table) -> None:
+    flush(table, {1: 1, 2: 1})
+    query = Query(table)
+    query.catch_up()
+    flush(table, {1: 2}, [2])
+    with pytest.raises(Died):
+        query.run_batch(dies_at=3)
+    flush(table, {1: 3})
+    table.merge()
+    collect_all(table)
+    flush(table, {3: 3})
+    table.merge()
+    collect_all(table)
+    query.run_batch()
+    # As of the end of the batch, which was noted before.
+    assert query.copy == {1: 2}
+    query.catch_up()
+    assert query.copy == state(table)
+
+
+def test_what_no_tag_keeps_is_gone(table: memwal.Table) -> None:
+    flush(table, {1: 1})
+    query = Query(table)
+    query.catch_up()
+    query.reader = None
+    flush(table, [1])
+    table.merge()
+    for tag in list_read_tags(table.location):
+        delete_tag(table.location, tag)
+    collect_all(table)
+    with pytest.raises(TokenExpiredError):
+        query.catch_up()
+
+
+@pytest.mark.skipif(not BATCH_LIMITS.here, reason="this Spark has no limits of batches")
+def test_a_query_that_ends(table: memwal.Table) -> None:
+    flush(table, {1: 1, 2: 1}, {3: 1})
+    query = Query(table, maxRowsPerTrigger="2")
+    query.reader = reader_of(table, maxRowsPerTrigger="2")
+    query.reader.prepareForTriggerAvailableNow()
+    flush(table, {4: 1})
+    query.catch_up()
+    assert query.copy == {1: 1, 2: 1, 3: 1}
+    assert query.done == 2
+
+
+def test_wrong_streams(table: memwal.Table, make_table: MakeTable) -> None:
+    token = table.changes().token
+    for options in ({"changes_until": token}, {"changes_after": "never"}):
+        with pytest.raises(InvalidInputError):
+            reader_of(table, **options).initialOffset()
+    with pytest.raises(InvalidInputError):
+        MemWalDataSource({"path": table.uri}).streamReader(None)
+    with pytest.raises(InvalidInputError):
+        reader_of(table).partitions({"token": ""}, {"other": 1})
+    keyless = memwal.create(make_table().uri + "-2", SCHEMA, primary_key=None)
+    with pytest.raises(TableSetupError):
+        reader_of(keyless)
