@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import builtins
 import collections.abc
-import difflib
 import functools
 import inspect
 import sys
@@ -103,6 +102,8 @@ class Arguments:
 
     def binding_error(self, error: TypeError, kwargs: Collection[str]) -> ArgumentTypeError:
         """Return the error for arguments that are missing, unknown or too many."""
+        import difflib
+
         checks = self._checks if self._checks is not None else self._compile()
         names = [name for name in checks if name not in ("self", self._rest)]
         unknown = [name for name in kwargs if name not in names]

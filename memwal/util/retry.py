@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, TypeVar
-
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_random_exponential,
-)
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from memwal.errors import ConflictError, StoreUnavailableError
+
+# tenacity is imported inside the functions: most steps succeed at once.
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 Result = TypeVar("Result")
 
@@ -57,6 +52,8 @@ def retry_lost_races(
         return step()
     except (LostRaceError, LostWriteError) as error:
         failures = [error]
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
     lost_writes = 0
 
     def attempt() -> Result:
@@ -91,6 +88,13 @@ def retry_unavailable(step: Callable[[], Result], *, attempts: int = 5) -> Resul
 
     Between attempts it waits for a random time, at first of up to 0.05 s and at most of 2 s.
     """
+    from tenacity import (
+        Retrying,
+        retry_if_exception_type,
+        stop_after_attempt,
+        wait_random_exponential,
+    )
+
     retrying = Retrying(
         retry=retry_if_exception_type(StoreUnavailableError),
         stop=stop_after_attempt(attempts),
