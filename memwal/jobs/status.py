@@ -60,6 +60,27 @@ class RegionBacklog:
     reads leave out until a person decides; None when it did not go back."""
 
 
+_COLUMNS = "region,epoch,state,generations,rows,bytes,oldest,log entries,merged to,kept"
+REGION_COLUMNS = _COLUMNS.split(",")
+"""Of tables with a row for each region."""
+
+
+def region_cells(region: RegionBacklog) -> tuple[object, ...]:
+    """Return what tables show of a region, by :data:`REGION_COLUMNS`."""
+    return (
+        region.region_id,
+        region.writer_epoch,
+        "sealed" if region.sealed else "active",
+        region.backlog_generations,
+        region.backlog_rows,
+        size(region.backlog_bytes),
+        age(region.oldest_backlog_seconds),
+        region.unflushed_wal_entries,
+        region.merged_generation,
+        region.retained_generations,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLag:
     """Lag of one index behind the merge progress."""
@@ -188,21 +209,9 @@ class TableStatus(JsonRecord):
             (lag.name, lag.generations, lag.rows) for lag in self.indexes
         ]
         if self.mem_wal:
-            columns = ["region", "state", "generations", "rows", "bytes", "oldest"]
-            columns += ["log entries", "merged to"]
-            rows = [
-                (
-                    region.region_id,
-                    "sealed" if region.sealed else "active",
-                    region.backlog_generations,
-                    region.backlog_rows,
-                    size(region.backlog_bytes),
-                    age(region.oldest_backlog_seconds),
-                    region.unflushed_wal_entries,
-                    region.merged_generation,
-                )
-                for region in sorted(self.regions, key=lambda region: -region.backlog_bytes)
-            ]
+            columns = REGION_COLUMNS
+            by_bytes = sorted(self.regions, key=lambda region: -region.backlog_bytes)
+            rows = [region_cells(region) for region in by_bytes]
         dead = f"{plural(self.regions_to_recover, 'region')} to recover"
         return html_table(
             f"{self.uri} at version {self.version}: {self._log}",

@@ -40,7 +40,7 @@ from memwal.util.versions import Feature, installed_versions
 
 if TYPE_CHECKING:
     from memwal.fleet import Survey
-    from memwal.jobs.status import RegionBacklog, TableStatus
+    from memwal.jobs.status import TableStatus
     from memwal.jobs.table.store_check import Diagnosis, StoreCheck
     from memwal.jobs.verify import RepairAction, VerifyReport
     from memwal.storage.location import TableLocation
@@ -170,6 +170,8 @@ def _print_status(status: TableStatus) -> None:
 
 
 def _print_regions(status: TableStatus) -> None:
+    from memwal.jobs.status import REGION_COLUMNS, region_cells
+
     oldest = max((region.oldest_backlog_seconds or 0 for region in status.regions), default=0)
     unflushed = sum(region.unflushed_wal_entries for region in status.regions)
     total = (
@@ -184,8 +186,7 @@ def _print_regions(status: TableStatus) -> None:
         "",
         sum(region.retained_generations for region in status.regions),
     )
-    header = "region,epoch,state,generations,rows,bytes,oldest,log entries,merged to,kept"
-    print_table(header.split(","), [*(_row(region) for region in status.regions), total])
+    print_table(REGION_COLUMNS, [*map(region_cells, status.regions), total])
     if unflushed:
         print_line(
             f"log entries that are not flushed: {unflushed}, the oldest "
@@ -196,21 +197,6 @@ def _print_regions(status: TableStatus) -> None:
             "regions with rows of writers that are closed or dead, which memwal recover flushes: "
             f"{status.regions_to_recover}"
         )
-
-
-def _row(region: RegionBacklog) -> tuple[object, ...]:
-    return (
-        region.region_id,
-        region.writer_epoch,
-        "sealed" if region.sealed else "active",
-        region.backlog_generations,
-        region.backlog_rows,
-        size(region.backlog_bytes),
-        age(region.oldest_backlog_seconds),
-        region.unflushed_wal_entries,
-        region.merged_generation,
-        region.retained_generations,
-    )
 
 
 @takes_options_of(VerifyOptions, leave_out=("max_tasks",))
