@@ -169,6 +169,14 @@ def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.bench
+def test_feeds_have_figures_of_both_sides(tmp_path: Path) -> None:
+    lines = json.loads(run("changes.py", tmp_path, "--json", "--rounds", "1"))["lines"]
+
+    assert_stored("changes", lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.bench
 def test_the_first_call_has_figures_of_both_sides(tmp_path: Path) -> None:
     lines = json.loads(run("cold.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 

@@ -35,6 +35,7 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     actions = {
         "scan": _scan,
+        "feed": _feed,
         "first-scan": _first_scan,
         "filtered-counts": _filtered_counts,
         "narrow-scan": _narrow_scan,
@@ -55,6 +56,30 @@ def _scan(task: dict[str, Any]) -> dict[str, int]:
     for _ in read(0):
         pass
     return {"baseline": baseline, "peak": memory("VmHWM")}
+
+
+def _feed(task: dict[str, Any]) -> dict[str, float]:
+    """Rows, processor time, bytes and peak memory of a feed's first read, or of Lance's scan.
+
+    Nobody keeps the batches.
+    """
+
+    def ours(uri: str, token: str | None) -> int:
+        return sum(batch.num_rows for batch in memwal.open(uri).changes(token).to_batches())
+
+    def native(uri: str, _: str | None) -> int:
+        return sum(batch.num_rows for batch in lance.dataset(uri).to_batches())
+
+    read = native if task["side"] == "native" else ours
+    # What the first use imports is not counted.
+    read(task["warm"], None)
+    reset_peak()
+    baseline, before = memory("VmRSS"), _bytes_read()
+    started = time.process_time()
+    rows = read(task["uri"], task.get("token"))
+    seconds = time.process_time() - started
+    peak = memory("VmHWM") - baseline
+    return {"rows": rows, "seconds": seconds, "bytes": _bytes_read() - before, "peak": peak}
 
 
 def _first_scan(task: dict[str, Any]) -> dict[str, float]:

@@ -126,12 +126,15 @@ def without_keys(
     first = list(itertools.islice(rest, 1))
     if not first:
         return
-    fresh = fresh_keys()
-    rows = min(max(_COMPARED_ROWS, len(fresh)), _MAX_COMPARED_ROWS)
-    rows = rows if limit is None else min(rows, max(limit, _MIN_COMPARED_ROWS))
     ahead = itertools.chain(iter(first), rest)
     # The iterator lets go of its list, so the first batch does not stay in memory for all the scan.
     del first
+    fresh = fresh_keys()
+    if not len(fresh):
+        yield from ahead
+        return
+    rows = min(max(_COMPARED_ROWS, len(fresh)), _MAX_COMPARED_ROWS)
+    rows = rows if limit is None else min(rows, max(limit, _MIN_COMPARED_ROWS))
     for piece in group_batches(ahead, rows=rows, max_bytes=_COMPARED_BYTES):
         keys = pa.concat_arrays([key_column(batch, primary_key) for batch in piece])
         mask = pc.invert(pc.is_in(keys, value_set=fresh))

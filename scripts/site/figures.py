@@ -31,6 +31,7 @@ FIGURES = ROOT / "bench" / "figures"
 PROGRAMS = {
     "writer": "The writer",
     "reader": "Reads",
+    "changes": "Feeds of changes",
     "cold": "The first call",
     "maintenance": "Maintenance",
     "divided": "Divided merges",
