@@ -9,7 +9,8 @@ A compaction replaces fragments by others with the same live rows, in the same o
 tells. Marks of changed rows move along.
 
 Versions in between may have been cleaned up. The step across them is compared as one commit, of
-which nothing is known: rows that a compaction moved in it count as changed.
+which nothing is known: rows that a compaction moved in it count as changed, and so do all keys of
+the generations that were merged in it, which must be stored.
 
 Costs one request for each version, and one for each deletion file that is compared. No rows are
 read, except the keys of deleted rows.
@@ -282,7 +283,8 @@ class _Walk:
             earlier = max(earlier, self.first.merged.get(region_id, 0))
             is_mixed |= region is not None and earlier < min(last, region.newest)
             reached = max(self.reached.get(region_id, 0), self.first.merged.get(region_id, 0))
-            if reached < last and not is_write and before.states == after.states:
+            is_gone = is_next and not is_write and before.states == after.states
+            if is_gone and reached < last:
                 # A reader of the token that died before it stored a newer one may have seen them.
                 reason = f"generations up to {last} of region {region_id} were given up"
                 raise expired(self.location, reason)
@@ -292,6 +294,10 @@ class _Walk:
             for region_id, (earlier, last) in merged.items()
             if last > self.seen.get(region_id, 0)
         }
+        if not is_next:
+            # Of a key that was merged and then deleted directly, the base table has no trace.
+            is_mixed = True
+            unseen = {key: (earlier + 1, last) for key, (earlier, last) in merged.items()}
         ranges = self.named if is_mixed else self.unseen
         for region_id, (first, last) in unseen.items():
             # They are collected oldest first.

@@ -6,6 +6,7 @@ import shutil
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import lance
 import pyarrow as pa
@@ -220,6 +221,22 @@ class TestGoneSources:
             timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
         )
         assert consumer.read() == {1: 1, 2: 2, 3: "gone"}
+
+    @pytest.mark.parametrize("grain", ["net", "log"])
+    def test_rows_that_were_merged_and_deleted_in_between(
+        self, table: memwal.Table, consumer: Consumer, grain: Literal["net", "log"]
+    ) -> None:
+        flush(table, {9: 1})
+        assert consumer.read() == {9: 1}
+        dataset = native.dataset(table)
+        dataset.tags.create("kept", dataset.version)
+        table.merge()
+        native.dataset(table).delete("id = 9")
+        native.dataset(table).cleanup_old_versions(
+            timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+        )
+        found = table.changes(consumer.token, grain=grain).to_table()
+        assert told(found) == {9: "gone"}
 
     def test_the_version_of_the_token(self, table: memwal.Table, consumer: Consumer) -> None:
         flush(table, {1: 1})
