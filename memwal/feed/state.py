@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
+from memwal.base_table.region_marks import check_progress
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import TableSetupError
 from memwal.feed.base_changes import expired
@@ -89,11 +90,16 @@ class FeedState:
 
 
 def read_state(location: TableLocation, *, flushed: bool = False) -> FeedState:
-    """Plan a read of all rows that were acknowledged before the call, or of the flushed ones."""
+    """Plan a read of all rows that were acknowledged before the call, or of the flushed ones.
+
+    Raises ProgressLostError while a decision about lost generations is due: a token made before the
+    decision could not tell whether its reader saw their rows.
+    """
 
     def read() -> FeedState:
         began = boot_seconds()
         snapshot = open_snapshot(location)
+        check_progress(snapshot.lost)
         if flushed:
             logs = {k: Followed((), m.replay_after) for k, m in snapshot.manifests.items()}
         else:
@@ -109,11 +115,12 @@ def read_state_at(location: TableLocation, until: FeedToken) -> FeedState:
 
     Rows that were not flushed then may be in a generation by now, with newer ones: that is read.
     Raises TokenExpiredError if the version of the base table was cleaned up, or a generation that
-    it does not have was collected.
+    it does not have was collected; and ProgressLostError as :func:`read_state`.
     """
 
     def read() -> FeedState:
         snapshot = open_snapshot(location)
+        check_progress(snapshot.lost)
         base = base_of(location, until)
         manifests: dict[UUID, RegionManifest] = {}
         logs: dict[UUID, UnflushedLog] = {}

@@ -263,6 +263,13 @@ def output_schema(
     return read_schema(pa.schema([base.schema.field(name) for name in names]), blob_handling)
 
 
+def check_filter(base: BaseTable, predicate: str) -> None:
+    """Raise InvalidInputError for a predicate that Lance cannot evaluate on the table."""
+    reading = lance_errors(f"reading {base.location}")
+    with reading, translate_filter_errors(predicate, base.schema):
+        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
+
+
 @contextmanager
 def scan_errors(base: BaseTable, filter: str | None) -> Iterator[None]:
     """Raise memwal errors for those of a scan of a version in the block."""

@@ -12,12 +12,13 @@ import lance
 import pyarrow as pa
 import pytest
 from support.data.merging import DIVIDED
+from support.data.quarantined import rules
 from support.data.tables import REGION, SCHEMA, MakeTable, Rows, flush, folder, keys, rows, state
 from support.oracles import native
 from support.oracles.native import collect_all
 
 import memwal
-from memwal.errors import InvalidInputError, TokenExpiredError
+from memwal.errors import InvalidInputError, ProgressLostError, TokenExpiredError
 from memwal.feed.base_changes import removed_keys
 from memwal.feed.changes import Since
 from memwal.feed.state import read_state
@@ -161,6 +162,22 @@ def test_what_is_merged_again_after_a_restore(table: memwal.Table, consumer: Con
     assert consumer.read() == {1: 1}
 
 
+@pytest.mark.parametrize("merge_again", [False, True])
+def test_a_restore_that_nobody_has_decided_about(
+    table: memwal.Table, consumer: Consumer, merge_again: bool
+) -> None:
+    before = table.base().version
+    flush(table, {1: 1, 9: 1}, [2])
+    table.merge()
+    assert consumer.read() == {1: 1, 9: 1, 2: "gone"}
+    native.dataset(table).checkout_version(before).restore()
+    for until in (None, consumer.token):
+        with pytest.raises(ProgressLostError):
+            table.changes(until=until)
+    table.restore(merge_again=merge_again)
+    assert consumer.read() == ({} if merge_again else {1: 0, 9: "gone", 2: 0})
+
+
 def test_until(table: memwal.Table, consumer: Consumer) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1, 7: 1}))
@@ -171,6 +188,8 @@ def test_until(table: memwal.Table, consumer: Consumer) -> None:
         writer.upsert(rows({1: 2, 8: 2}))
         writer.delete(keys(7))
         assert told(table.changes(consumer.token, until=middle).to_table()) == wanted
+        with pytest.raises(InvalidInputError):
+            table.changes(table.changes().token, until=middle)
     dataset = native.dataset(table)
     dataset.tags.create("kept", dataset.version)
     table.merge()
@@ -319,7 +338,18 @@ class TestArguments:
         with pytest.raises(InvalidInputError):
             table.changes(columns=["other"])
         with pytest.raises(InvalidInputError):
-            table.changes(filter="other > 1").to_table()
+            table.changes(filter="other > 1")
+
+    def test_a_filter_on_a_column_that_was_dropped(
+        self, table: memwal.Table, consumer: Consumer
+    ) -> None:
+        flush(table, {1: 1, 2: -1})
+        token = table.changes().token
+        native.dataset(table).drop_columns(["n"])
+        with pytest.raises(InvalidInputError):
+            table.changes(consumer.token, filter="n > 0")
+        feed = table.changes(consumer.token, until=token, filter="n > 0")
+        assert told(feed.to_table()) == {1: 1}
 
     def test_a_column_with_a_name_of_the_feed(self, make_table: MakeTable) -> None:
         table = make_table(SCHEMA.append(pa.field("_region", pa.string())))
@@ -406,3 +436,15 @@ def test_a_merge_of_seen_and_unseen_generations(table: memwal.Table, consumer: C
     flush(table, {2: 2}, [9])
     table.merge()
     assert consumer.read() == {2: 2, 9: "gone"}
+
+
+@pytest.mark.parametrize("options", [{}, DIVIDED], ids=["small", "divided"])
+def test_quarantined_rows_in_a_merge_of_seen_and_unseen_generations(
+    table: memwal.Table, consumer: Consumer, options: dict[str, int]
+) -> None:
+    flush(table, {1: 1, 9: 1})
+    consumer.read()
+    flush(table, {2: -1, 9: -1, 8: -1}, [4], {3: 3, 4: -1})
+    table.merge(quality=rules("quarantine"), **options)
+    # The table has the row of 2 of before, and the row of 9 that was seen.
+    assert consumer.read() == {2: 0, 9: 1, 3: 3, 4: "gone"}

@@ -14,9 +14,10 @@ from memwal.feed.changes import CHANGE_COLUMNS, NOW, changes_schema
 from memwal.feed.state import base_of, read_state_at
 from memwal.feed.token import FeedToken
 from memwal.reader.predicate import parenthesize_filter
+from memwal.reader.scan import check_filter
 from memwal.spark.source.changes_plan import ChangesPlan, plan_changes
 from memwal.spark.source.held_versions import HeldVersions
-from memwal.spark.source.scan_plan import ReadOptions, check_filter
+from memwal.spark.source.scan_plan import ReadOptions
 from memwal.storage.location import TableLocation
 
 START: Final = "start"

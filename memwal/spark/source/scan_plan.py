@@ -15,13 +15,13 @@ import pyarrow as pa
 from lance.fragment import LanceFragment
 
 from memwal.base_table.refs import ReadTag
-from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
+from memwal.base_table.snapshot import BaseTable, data_files
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.lsm.region_places import RegionPlaces
 from memwal.lsm.wal.follow import UnflushedLog
-from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
-from memwal.reader.scan import output_schema
+from memwal.reader.predicate import parenthesize_filter
+from memwal.reader.scan import check_filter, output_schema
 from memwal.reader.sources.generation import retry_if_collected
 from memwal.reader.sources.log_tails import find_tails
 from memwal.reader.sources.plan import (
@@ -287,13 +287,6 @@ def _plan(
         truncate=options.truncate_nanoseconds,
     )
     return load, base
-
-
-def check_filter(base: BaseTable, predicate: str) -> None:
-    """Raise InvalidInputError for a predicate that Lance cannot evaluate on the table."""
-    reading = lance_errors(f"reading {base.location}")
-    with reading, translate_filter_errors(predicate, base.schema):
-        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:
