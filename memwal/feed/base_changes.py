@@ -81,9 +81,12 @@ class BaseChanges:
     # and deleted in them, the base table has no trace. A reader that died before it stored a newer
     # token may have it.
     unseen: Mapping[UUID, Generations]
+    # Merge progress of regions that had more in the older version. What was merged there may have
+    # been given up, and is pending again.
+    undone: Mapping[UUID, int]
 
 
-NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {}, {})
+NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {}, {}, {})
 
 
 class _Told(Enum):
@@ -135,7 +138,7 @@ def changes_since(
             is_keyed = bool(base.primary_key)
             walk = _Walk(base.location, token, stored, before, dict(seen), is_keyed)
         walk.step(before, after)
-    return NO_CHANGES if walk is None else walk.result()
+    return NO_CHANGES if walk is None else walk.result(base.details.merged)
 
 
 def _read_versions(token: FeedToken, base: BaseTable) -> Iterator[_Version]:
@@ -246,8 +249,8 @@ class _Walk:
                 self._remove(number, None, before=before.number)
         self.changed = changed
 
-    def result(self) -> BaseChanges:
-        """Return the changes until the version that was reached."""
+    def result(self, merged: Mapping[UUID, int]) -> BaseChanges:
+        """Return the changes until the version that was reached, which has a merge progress."""
         return BaseChanges(
             {n: marks for n, marks in self.changed.items() if marks is True or np.any(marks)},
             frozenset(self.added & self.changed.keys()),
@@ -260,6 +263,11 @@ class _Walk:
             },
             self.named,
             self.unseen,
+            {
+                region_id: merged.get(region_id, 0)
+                for region_id, number in self.first.merged.items()
+                if merged.get(region_id, 0) < number
+            },
         )
 
     def _told(self, before: _Version, after: _Version, *, is_next: bool) -> _Told:

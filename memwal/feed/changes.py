@@ -20,6 +20,7 @@ from memwal.feed.base_changes import (
     Changed,
     Generations,
     changes_since,
+    expired,
     read_marked,
     removed_keys,
 )
@@ -260,6 +261,11 @@ class Since:
         elif not base.primary_key:
             raise TableSetupError(f"{base.location} has no primary key: only its logs tell changes")
         changes = changes_since(after, base, seen, state.stored)
+        if changes.undone and logged:
+            region_id, number = next(iter(changes.undone.items()))
+            reason = f"a restore took back what was merged of region {region_id} after {number}"
+            raise expired(base.location, reason)
+        seen = {key: min(number, changes.undone.get(key, number)) for key, number in seen.items()}
 
         def within(ranges: Mapping[UUID, Generations]) -> tuple[StoredGeneration, ...]:
             found = []

@@ -27,6 +27,7 @@ from support.oracles.native import collect_all
 
 import memwal
 from memwal.errors import InvalidInputError, TokenExpiredError
+from memwal.feed.consumer import Consumer
 from memwal.feed.token import FeedToken
 from memwal.region.router import Router
 
@@ -291,3 +292,81 @@ def test_copies_are_the_table(tmp_path: Path, seed: int) -> None:
     life.close()
     for copy in life.copies[:]:
         life.copies.append(life.follow(copy))
+
+
+@dataclass
+class ConsumerLife(Life):
+    """A table, and a consumer that dies before its commit now and then."""
+
+    consumer: Consumer | None = None
+    copy: Rows = field(default_factory=dict)
+    step: int = 0  # of the committed token
+
+    def clean(self) -> None:
+        """Collect all that is not held, versions of the base table too."""
+        for _ in range(2):
+            self.table.collect_garbage(
+                dry_run=False,
+                grace_seconds=0,
+                retention_seconds=0,
+                foreign_claim_seconds=0,
+                version_retention_seconds=0,
+            )
+
+    def consume(self) -> None:
+        if self.consumer is None or self.chance.random() < 0.2:
+            self.consumer = memwal.open(self.table.uri).consumer("c")
+        consumer = self.consumer
+        if consumer.token is None:
+            # The whole table does not tell what was deleted from it.
+            self.copy = {}
+        grain: Grain = self.chance.choice(["net", "log"])
+        try:
+            feed = consumer.read(grain=grain)
+            told = versions(feed.to_table())
+        except TokenExpiredError:
+            assert self.step < self.gave_up
+            consumer.reset()
+            self.copy = {}
+            feed = consumer.read()
+            told = versions(feed.to_table())
+        found = {key: n for key, n in (self.copy | dict(told)).items() if n is not None}
+        assert found == state(memwal.open(self.table.uri).fresh())
+        match self.chance.randrange(6):
+            case 0:
+                self.consumer = None
+            case 1:
+                self.consumer, self.copy = None, found
+            case 2:
+                step = self.number
+                self.number += 1
+                self.write_directly()
+                self.clean()
+                consumer.commit(feed.token)
+                self.copy, self.step = found, step
+            case _:
+                consumer.commit(feed.token)
+                self.copy, self.step = found, self.number
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", range(300))
+def test_a_consumer_has_the_table(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    table = memwal.create(
+        str(tmp_path / "lives.lance"),
+        SCHEMA,
+        primary_key="id",
+        region_spec=memwal.RegionSpec.bucket("id", 2),
+        stable_row_ids=chance.random() < 0.5,
+    )
+    life = ConsumerLife(table, chance)
+    for _ in range(STEPS):
+        life.number += 1
+        step: Callable[[ConsumerLife], None]
+        step = chance.choice([*STEPS_OF_A_LIFE, *[ConsumerLife.clean] * 4])
+        step(life)
+        if chance.random() < 0.6:
+            life.consume()
+    life.close()
+    life.consume()
