@@ -13,12 +13,23 @@ import pyarrow as pa
 import pytest
 from support.data.merging import DIVIDED
 from support.data.quarantined import rules
-from support.data.tables import REGION, SCHEMA, MakeTable, Rows, flush, folder, keys, rows, state
+from support.data.tables import (
+    REGION,
+    SCHEMA,
+    MakeTable,
+    Rows,
+    base_state,
+    flush,
+    folder,
+    keys,
+    rows,
+    state,
+)
 from support.oracles import native
 from support.oracles.native import collect_all
 
 import memwal
-from memwal.errors import InvalidInputError, ProgressLostError, TokenExpiredError
+from memwal.errors import ConflictError, InvalidInputError, ProgressLostError, TokenExpiredError
 from memwal.feed.base_changes import removed_keys
 from memwal.feed.changes import Since
 from memwal.feed.state import read_state
@@ -140,6 +151,33 @@ def test_direct_writes(table: memwal.Table, consumer: Consumer) -> None:
     assert consumer.read() == {0: 1, 10: 1, 3: "gone", 4: 2, 11: 1}
     table.merge()
     assert consumer.read() == {}
+
+
+def test_a_change_of_regions_that_was_interrupted(make_table: MakeTable) -> None:
+    table = make_table(buckets=3)
+    consumer = Consumer(table)
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 1, 3: 1}))
+        writer.flush()
+        assert consumer.read() == {1: 1, 2: 1, 3: 1}
+        writer.upsert(rows({1: 2}))
+        middle = table.changes().token
+        writer.delete(keys(2))
+        writer.abort()
+    table.merge()
+
+    def stop(*_: object) -> list[object]:
+        raise ConflictError("stopped")
+
+    spec = memwal.RegionSpec.bucket("id", 2)
+    with pytest.raises(ConflictError):
+        memwal.add_region_spec(table.uri, spec, run=stop)
+    # The regions are sealed, and their last generations are not merged.
+    assert base_state(table) == {1: 1, 2: 1, 3: 1}
+    assert told(table.changes(consumer.token, until=middle).to_table()) == {1: 2}
+    assert consumer.read() == {1: 2, 2: "gone"}
+    flush(memwal.add_region_spec(table.uri, spec), {1: 3}, [3])
+    assert consumer.read() == {1: 3, 3: "gone"}
 
 
 def test_a_restore(table: memwal.Table, consumer: Consumer) -> None:

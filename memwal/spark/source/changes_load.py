@@ -85,7 +85,8 @@ class ChangesLoad:
         """
         first = FeedToken.parse(after) if after else None
         last = FeedToken.parse(until)
-        if first is not None and first.version > last.version:
+        is_until = self.options.changes_until is not None
+        if first is not None and is_until and last.precedes(first):
             raise InvalidInputError("changes_until is older than changes_after; swap the tokens")
         tags = self.held.hold(last, *([first] if first is not None else []))
         state = read_state_at(self.location, last)

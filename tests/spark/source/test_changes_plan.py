@@ -10,6 +10,7 @@ from support.data.tables import MakeTable, flush, keys, rows
 from support.oracles.native import dataset
 
 import memwal
+from memwal.errors import InvalidInputError
 from memwal.spark.source import changes_plan as plans
 from memwal.spark.source.changes_load import ChangesLoad
 from memwal.spark.source.changes_plan import ChangesPlan
@@ -44,6 +45,17 @@ def table(
 ) -> memwal.Table:
     monkeypatch.setattr(plans, "BLOCK_ROWS", 4)
     return make_table(stable_row_ids=request.param, buckets=3)
+
+
+def test_tokens_in_the_wrong_order(table: memwal.Table) -> None:
+    tokens = [table.changes().token]
+    for _ in range(2):
+        flush(table, {1: 1})
+        tokens.append(table.changes().token)
+    load = load_of(table, changes_until=tokens[1])
+    assert read(load, plan_of(load, tokens[0], tokens[1])).num_rows == 1
+    with pytest.raises(InvalidInputError):
+        plan_of(load, tokens[2], tokens[1])
 
 
 @pytest.mark.parametrize("fresh", [False, True])
