@@ -121,7 +121,8 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
     ),
     Role.CONSUMER: (
         *_LIST_AND_READ,
-        Permission(Action.PUT, (*_CONSUMERS, *_CONSUMER_TAGS, *_TRACE)),
+        Permission(Action.CREATE, _CONSUMER_TAGS),
+        Permission(Action.PUT, (*_CONSUMERS, *_TRACE)),
         Permission(Action.DELETE, _CONSUMER_TAGS),
     ),
     Role.WRITER: (

@@ -90,7 +90,7 @@ COLLECTED = {
 MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.READER: (set(), set(), set()),
     Role.PINNER: (set(), {"read tag"}, {"read tag"}),
-    Role.CONSUMER: (set(), {"consumer", "consumer tag"}, {"consumer tag"}),
+    Role.CONSUMER: ({"consumer tag"}, {"consumer"}, {"consumer tag"}),
     Role.WRITER: (
         {"manifest", "log", "book", "region mark"},
         {"hint", "abandoned", "staged rows", *GENERATIONS},
