@@ -7,10 +7,10 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
 from memwal.base_table.refs import (
@@ -34,7 +34,7 @@ from memwal.errors import (
 from memwal.feed.base_changes import expired
 from memwal.feed.changes import NOW, Changes
 from memwal.feed.consumer_state import ConsumerState, Phase, read_state, swap_state
-from memwal.feed.state import base_of
+from memwal.feed.state import FeedState, base_of
 from memwal.feed.token import FeedToken
 from memwal.storage.location import TableLocation
 from memwal.util.retry import LostRaceError, retry_lost_races
@@ -46,6 +46,8 @@ RENEW_AFTER: Final = timedelta(minutes=10)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _ATTEMPTS: Final = 5
+
+Planned = TypeVar("Planned", Changes, FeedState)
 
 
 @public_methods
@@ -87,7 +89,8 @@ class Consumer:
         self._name = name
         self._claim = uuid4().hex[:12]
         self._lock = threading.RLock()
-        self._reading: ConsumerTag | None = None  # of the last read that is not committed
+        # By version: of the last read, or of all tokens of a query, if they are not committed.
+        self._held: dict[int, ConsumerTag] = {}
         self._state = retry_lost_races(
             lambda: self._claim_once(start),
             exhausted=ConflictError(f"other processes claim consumer {name!r} all the time"),
@@ -127,8 +130,8 @@ class Consumer:
         with self._lock:
             state = self._check()
             feed = self._held_feed(state, state.token, columns, filter, grain)
-            if feed.token == state.token and datetime.now(UTC) - state.at >= RENEW_AFTER:
-                self._swap(state, replace(state, at=datetime.now(UTC)))
+            if feed.token == state.token:
+                self._renew(state)
             return feed
 
     def commit(self, token: str) -> None:
@@ -151,7 +154,7 @@ class Consumer:
                 )
             tag = self._tag_of(state, parsed.version)
             if tag is None:
-                tag = self._place(parsed, state.step + 1)[0].name
+                tag, _ = self._place(parsed, state)
             self._advance(state, token, tag)
 
     def reset(self, token: str | None = None) -> None:
@@ -190,16 +193,16 @@ class Consumer:
             token = tag = None
             if start is not None:
                 feed = self._held_feed(before, start)
-                token, tag = feed.token, self._tag_of(before, feed.version)
+                token, tag = feed.token, self._held[feed.version].name
             claimed = replace(
                 claimed, step=before.step + 1, at=now, token=token, tag=tag, phase=Phase.ACTIVE
             )
         try:
             state = swap_state(self._location.store, before, claimed)
         except ConflictError as error:
-            self._give_up()
+            self._give_up(*self._held)
             raise LostRaceError(str(error)) from error
-        self._reading = None
+        self._held.clear()
         return state
 
     def _owned(self) -> ConsumerState:
@@ -241,43 +244,54 @@ class Consumer:
         filter: str | None = None,
         grain: Literal["net", "log"] = "net",
     ) -> Changes:
-        """Plan a feed whose version has a tag: see :mod:`memwal.feed.consumer_state`."""
-        for _ in range(_ATTEMPTS):
-            feed = Changes(
+        """Plan a feed, and hold its version instead of that of an earlier read."""
+        feed = self._plan_held(
+            state,
+            lambda: Changes(
                 self._location,
                 after=after,
                 until=None,
                 columns=columns,
                 filter=filter,
                 grain=grain,
-            )
-            if self._tag_of(state, feed.version) is not None:
-                return feed
+            ),
+        )
+        self._give_up(*(version for version in self._held if version != feed.version))
+        return feed
+
+    def _plan_held(self, state: ConsumerState, plan: Callable[[], Planned]) -> Planned:
+        """Plan a read whose version has a tag: see :mod:`memwal.feed.consumer_state`."""
+        for _ in range(_ATTEMPTS):
+            planned = plan()
+            token = FeedToken.parse(str(planned.token))
+            if self._tag_of(state, token.version) is not None:
+                return planned
             try:
-                tag, is_newest = self._place(FeedToken.parse(feed.token), state.step + 1)
+                tag, is_newest = self._place(token, state)
             except TokenExpiredError:
                 # The version was replaced and cleaned up since it was planned.
                 continue
             # A process that has not seen the tag decides by versions that existed before it.
             if is_newest:
-                self._give_up()
-                self._reading = tag
-                return feed
+                self._held[tag.version] = tag
+                return planned
             self._release(tag)
         raise ConflictError(
             f"{self._location} changes faster than its feed can be planned; call again"
         )
 
-    def _tag_of(self, state: ConsumerState, version: int) -> str | None:
-        """Return the name of the tag that holds a version for this consumer; None without one."""
-        for tag in (self._reading, parse_consumer_tag(state.tag or "")):
-            if tag is not None and tag.version == version:
-                return tag.name
+    def _tag_of(self, state: ConsumerState, version: int) -> ConsumerTag | None:
+        """Return the tag that holds a version for this consumer; None without one."""
+        for tag in (self._held.get(version), parse_consumer_tag(state.tag or "")):
+            # After an expiry, the collector deletes what is held.
+            if tag is not None and tag.version == version and state.needs(tag):
+                return tag
         return None
 
-    def _place(self, token: FeedToken, step: int) -> tuple[ConsumerTag, bool]:
+    def _place(self, token: FeedToken, state: ConsumerState) -> tuple[ConsumerTag, bool]:
         """Tag the version of a token; return the tag, and whether the version is the newest."""
         base = base_of(self._location, token)
+        step = max([state.step, *(tag.step for tag in self._held.values())]) + 1
         tag = ConsumerTag(self._name, step, base.version, self._claim)
         try:
             place_tag(base, tag)
@@ -287,21 +301,34 @@ class Consumer:
         self._location.store.sync(TAGS_DIR)
         return tag, int(base.dataset.latest_version) == base.version
 
-    def _advance(self, state: ConsumerState, token: str | None, tag: str | None) -> None:
+    def _advance(self, state: ConsumerState, token: str | None, tag: ConsumerTag | None) -> None:
         """Store another token, and delete the tags of those before."""
+        held = list(self._held.values())
+        later = [each for each in held if tag is not None and each.version > tag.version]
+        if later:
+            # Their tags stay needed: the step of each is later than that of the state.
+            step = min(each.step for each in later) - 1
+        else:
+            placed = [*held, tag] if tag is not None else held
+            step = max([state.step + 1, *(each.step for each in placed)])
         after = replace(
             state,
-            step=state.step + 1,
+            step=step,
             at=datetime.now(UTC),
             token=token,
-            tag=tag,
+            tag=tag.name if tag is not None else None,
             phase=Phase.ACTIVE,
             reason="",
         )
         self._swap(state, after)
-        before = (self._reading, parse_consumer_tag(state.tag or ""))
-        self._reading = None
-        self._release(*(old for old in before if old is not None and old.name != tag))
+        self._held = {each.version: each for each in later}
+        before = (*held, parse_consumer_tag(state.tag or ""))
+        self._release(*(old for old in before if old is not None and old not in (tag, *later)))
+
+    def _renew(self, state: ConsumerState) -> None:
+        """Record that the consumer has seen all, or goes on."""
+        if datetime.now(UTC) - state.at >= RENEW_AFTER:
+            self._swap(state, replace(state, at=datetime.now(UTC)))
 
     def _swap(self, before: ConsumerState, after: ConsumerState) -> None:
         try:
@@ -310,11 +337,9 @@ class Consumer:
             self._check()
             raise
 
-    def _give_up(self) -> None:
-        """Delete the tag of a read that was not committed."""
-        if self._reading is not None:
-            self._release(self._reading)
-            self._reading = None
+    def _give_up(self, *versions: int) -> None:
+        """Delete the tags of reads that were not committed."""
+        self._release(*(self._held.pop(version) for version in versions))
 
     def _release(self, *tags: ConsumerTag) -> None:
         """Delete tags that nothing needs; those that stay are deleted by the collector."""

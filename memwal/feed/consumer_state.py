@@ -11,6 +11,10 @@ its step is later than that of the state: then a read is under way, and its toke
 by this process or by the next one. Any other tag is garbage for good, since a tag is placed with a
 step later than that of the state that its process read.
 
+A query of Spark has several tokens under way: it plans the next batch before it commits that of the
+last one. The step of the state stays before those of their tags. Tags of processes before that this
+leaves behind go when the steps of later commits have passed them. That of an expiry is behind all.
+
 | step | dies after it | pauses before it, however long | repeats it |
 |---|---|---|---|
 | claim: replace the state with the next epoch | the next claim raises the epoch again | the state is another one by then: reads it again | the stored state has the id of this claim: it counts |

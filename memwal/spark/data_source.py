@@ -43,6 +43,7 @@ from memwal.spark.source.scan_plan import LoadPlan, ReadOptions, parse_options, 
 from memwal.spark.source.stream_reader import MemWalStreamReader
 from memwal.spark.table_functions import register_functions
 from memwal.spark.version_compat import (
+    BATCH_LIMITS,
     ROWS_WITHOUT_COLUMNS,
     STREAM_WRITES,
     arrow_schema,
@@ -120,7 +121,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         """Return the schema of the snapshot, or of the changes, that will be read."""
         options = parse_options(self.options)
         if options.changes_after is not None:
-            load = self._changes(options)
+            # Only the process that plans the batches of a stream claims its consumer.
+            load = self._changes(replace(options, consumer=None))
             self._until = options.changes_until or load.newest()
             columns = load.schema(self._until, options.columns)
             return spark_schema(columns, omit_unsupported=options.omit_unsupported)
@@ -135,6 +137,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         """Return a reader of the columns of a schema: the source's, or one that the caller gave."""
         options = parse_options(self.options)
         if options.changes_after is not None:
+            if options.consumer is not None:
+                raise InvalidInputError("only a stream has a consumer: leave it out")
             load = self._changes(options)
             until = self._until or options.changes_until or load.newest()
             names = self._changes_columns(load, until, schema)
@@ -156,6 +160,9 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         """Return the source of a streaming query with these columns."""
         options = parse_options(self.options)
         check_stream_source(options)
+        if options.consumer is not None:
+            # An older Spark does not tell whether a batch is done until it has planned the next.
+            check_here(BATCH_LIMITS)
         load = ChangesLoad(self._location(options), options, uuid4().hex[:12])
         convert = partial(changes_to_spark, schema=schema, truncate=options.truncate_nanoseconds)
         limit = batch_limit(MemWalStreamReader, options.maxRowsPerTrigger)

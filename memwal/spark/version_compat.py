@@ -36,7 +36,9 @@ ROWS_WITHOUT_COLUMNS: Final = _feature(
     "a load without columns is refused; count one of a column",
 )
 BATCH_LIMITS: Final = _feature(
-    "limits of batches of streams", "4.2", "`maxRowsPerTrigger` is refused: a batch has all changes"
+    "limits of batches of streams",
+    "4.2",
+    "`maxRowsPerTrigger` and `consumer` are refused: a batch has all changes",
 )
 FEATURES: Final = (DATA_SOURCES, STREAM_WRITES, ROWS_WITHOUT_COLUMNS, BATCH_LIMITS)
 """Features that a supported version may lack, for ``memwal doctor --versions``."""

@@ -283,6 +283,20 @@ class TestExpiry:
         table.merge()
         assert collect(table).metrics["consumer_tags"] == 0
 
+    def test_does_not_end_the_hold_of_what_begins_again(self, table: memwal.Table) -> None:
+        """The version of the last read is still the newest; its tag is gone."""
+        consumer = table.consumer("c")
+        consumer.commit(consumer.read().token)
+        flush(table, {3: 3})
+        table.merge()
+        consumer.read()
+        collect(table, 8 * DAY)
+        consumer.reset("now")
+        flush(table, [3])
+        table.merge()
+        clean(table)
+        assert told(consumer.read()) == {3: None}
+
     def test_not_if_it_commits_at_that_moment(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:

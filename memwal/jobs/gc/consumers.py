@@ -80,8 +80,9 @@ def _expire_if_due(
     reason = _exceeded(context, newest, state, oldest)
     if reason is None:
         return state
-    # The next step: a read that is under way does not hold its version any more either.
-    expired = replace(state, phase=Phase.EXPIRED, step=state.step + 1, tag=None, reason=reason)
+    # The last step: reads that are under way do not hold their versions any more either.
+    step = max([state.step + 1, *(tag.step for tag in tags)])
+    expired = replace(state, phase=Phase.EXPIRED, step=step, tag=None, reason=reason)
     if context.options.dry_run:
         return expired
     try:

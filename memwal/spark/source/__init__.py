@@ -14,16 +14,21 @@ The columns are those at the start of the query. A column that is added later is
 that starts again, and is null in a batch of before; one that is gone is an error.
 
 What a process that pauses, dies or repeats does. The versions of both tokens of a batch have a read
-tag, which keeps their rows and the generations that they lack:
+tag, or with ``consumer`` one of :mod:`memwal.feed.consumer_state`, which keeps their rows and the
+generations that they lack:
 
-- The driver, before it has noted an offset: a tag, which expires. The next start makes another
-  token, or goes on from the newest that was noted.
+- The driver, before it has noted an offset: a tag, which expires, or goes with a later commit of
+  the consumer. The next start makes another token, or goes on from the newest that was noted.
 - After that, before the batch is done: the offset is there, and its tag was placed before it. The
   next start places tags of its own, and plans the same batch.
-- After the batch is done: Spark tells the reader of the query, or the next start goes on behind the
-  batch. Only then the tag of its first token goes.
-- Nothing runs for longer than ``protect_seconds``: the tags expire, and the versions may be cleaned
-  up. The next start raises TokenExpiredError; a new checkpoint begins again.
+- After the batch is done: Spark tells the reader of the query once it has noted the next one, or
+  the next start goes on behind the batch. Only when the reader is told, the tag of the first token
+  goes, and the consumer gets the second one. Until then, a tag of a later step holds it.
+- Nothing runs for longer than ``protect_seconds``, or the limits of the consumer: the versions may
+  be cleaned up. The next start raises TokenExpiredError or ConsumerExpiredError; a new checkpoint
+  begins again. A poll that finds nothing new, and a batch within the changes until one token, count
+  for the consumer as its commits do; a query that fails over and over does not.
+- Another driver with the same consumer: the first one fails at its next plan or commit.
 - A task: reads what its part names, whenever and however often it runs. If its files are gone, it
   fails, and the query with it: the next start plans the batch anew.
 """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from memwal.feed.token import FeedToken
 from memwal.reader.predicate import parenthesize_filter
 from memwal.reader.scan import check_filter
 from memwal.spark.source.changes_plan import ChangesPlan, plan_changes
-from memwal.spark.source.held_versions import HeldVersions
+from memwal.spark.source.held_versions import ConsumerVersions, HeldVersions
 from memwal.spark.source.scan_plan import ReadOptions
 from memwal.storage.location import TableLocation
 
@@ -33,22 +34,31 @@ def check_stream_source(options: ReadOptions) -> None:
         )
     if options.changes_until is not None:
         raise InvalidInputError("a stream goes on: leave changes_until out")
+    if options.consumer is not None and options.changes_after not in (START, NOW):
+        raise InvalidInputError(
+            "a stream goes on from the token of its consumer: set changes_after to start or to now, "
+            "for a consumer that is made here"
+        )
 
 
-@dataclass(slots=True)
+@dataclass
 class ChangesLoad:
     """Changes of a table as the options of a load or a stream ask for."""
 
     location: TableLocation
     options: ReadOptions
     session: str  # in the names of tags
-    held: HeldVersions = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Keep nothing yet."""
-        self.held = HeldVersions(
-            self.location, seconds=self.options.protect_seconds, session=self.session
-        )
+    @cached_property
+    def held(self) -> HeldVersions | ConsumerVersions:
+        """What keeps the versions. Claims the consumer, if there is one."""
+        options = self.options
+        if options.consumer is None:
+            return HeldVersions(
+                self.location, seconds=options.protect_seconds, session=self.session
+            )
+        start = NOW if options.changes_after == NOW else None
+        return ConsumerVersions(self.location, options.consumer, start=start)
 
     def newest(self) -> str:
         """Return the token of all changes so far, and keep its version."""
@@ -59,6 +69,8 @@ class ChangesLoad:
 
         InvalidInputError if the option is no token.
         """
+        if isinstance(self.held, ConsumerVersions):
+            return self.held.token or ""
         after = self.options.changes_after
         if after == START or after is None:
             return ""

@@ -1,4 +1,4 @@
-"""Versions of the base table that a load or a stream of changes keeps, by read tags."""
+"""Versions of the base table that a load or a stream of changes keeps, by tags."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from memwal.base_table.refs import ReadTag
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError
 from memwal.feed.base_changes import expired
+from memwal.feed.consumer import Consumer
 from memwal.feed.state import FeedState, base_of, read_state
 from memwal.feed.token import FeedToken
 from memwal.spark.source.read_tags import protect, renew_if_due, unprotect
@@ -14,7 +15,7 @@ from memwal.storage.location import TableLocation
 
 
 class HeldVersions:
-    """Versions of tokens that may be read again."""
+    """Versions of tokens that may be read again, each with a read tag."""
 
     def __init__(self, location: TableLocation, *, seconds: int, session: str) -> None:
         self._location = location
@@ -58,9 +59,45 @@ class HeldVersions:
         for tag in self._tags.values():
             renew_if_due(self._location, tag)
 
-    def release_before(self, version: int) -> None:
-        """Let the versions before one go."""
+    def done(self, token: str) -> None:
+        """Let the versions before that of a token go; none for an empty one."""
+        version = FeedToken.parse(token).version if token else 0
         for number in [number for number in self._tags if number < version]:
             tag = self._tags.pop(number)
             if tag is not None:
                 unprotect(self._location, tag)
+
+
+class ConsumerVersions(Consumer):
+    """The same for a query whose tokens a consumer of the table keeps, within its limits.
+
+    Claims the consumer: to be made by the process of the driver alone.
+    """
+
+    def newest(self, *, fresh: bool) -> FeedState:
+        """Return the newest state, as :meth:`HeldVersions.newest`."""
+        with self._lock:
+            return self._plan_held(
+                self._check(), lambda: read_state(self._location, flushed=not fresh)
+            )
+
+    def hold(self, *tokens: FeedToken) -> tuple[ReadTag, ...]:
+        """Keep the versions of tokens; there are no tags that expire while a task reads."""
+        with self._lock:
+            state = self._check()
+            for token in tokens:
+                if self._tag_of(state, token.version) is None:
+                    self._held[token.version], _ = self._place(token, state)
+        return ()
+
+    def renew(self) -> None:
+        """Record that the query has read everything."""
+        with self._lock:
+            self._renew(self._check())
+
+    def done(self, token: str) -> None:
+        """Commit a token; a batch that ends within the changes until a later one renews it."""
+        if token and token != self.token:
+            self.commit(token)
+        else:
+            self.renew()

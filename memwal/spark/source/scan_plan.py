@@ -97,6 +97,11 @@ class ReadOptions:
     changes_until: str | None = None
     """Token with which the changes of a load end; by default all that are flushed, and with
     ``fresh`` all that are acknowledged."""
+    consumer: str | None = None
+    """Name of a consumer that keeps what a stream needs, within the limits of the table's policy,
+    instead of ``protect_seconds``. A new checkpoint begins after its token; a consumer that is not
+    there is made, and begins at ``changes_after``, ``start`` or ``now``. One query has it at a
+    time."""
     maxRowsPerTrigger: int | None = None
     """Approximate limit of the changes of a batch of a stream. At least 65,536 rows of a fragment,
     or a generation, or all keys that were removed from the base table are taken together."""
@@ -114,8 +119,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         others = [name for name in ("version", "tag", "regions") if name in options]
         if others:
             raise InvalidInputError(f"changes are read of the whole table: leave {others[0]} out")
-    elif "changes_until" in options or _MAX_ROWS in options:
-        raise InvalidInputError("changes_until and maxRowsPerTrigger need changes_after")
+    elif others := [name for name in ("changes_until", "consumer", _MAX_ROWS) if name in options]:
+        raise InvalidInputError(f"{others[0]} needs changes_after")
     if _MAX_ROWS in parsed:
         parsed["maxRowsPerTrigger"] = parsed.pop(_MAX_ROWS)
     return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
@@ -137,6 +142,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     STORAGE_FILE: Path,
     "changes_after": parse_text,
     "changes_until": parse_text,
+    "consumer": parse_text,
     _MAX_ROWS: parse_positive,
 }
 # Approximate sizes where none was recorded.

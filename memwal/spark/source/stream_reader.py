@@ -88,6 +88,9 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         at = Offset.parse(start)
         until = at.until or self._target or self._load.newest()
         rows = getattr(limit, "max_rows", None)
+        if at.token == until:
+            # Until here, batches are done: Spark asks for the next one.
+            self._load.held.renew()
         if at.token in (until, NOW) or rows is None:
             return Offset(until).to_dict()
         plan = self._plan(at.token, until)
@@ -115,12 +118,11 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Let the versions before this offset go: no batch begins there again."""
-        done = Offset.parse(end)
-        if done.token:
-            self._load.held.release_before(FeedToken.parse(done.token).version)
+        self._load.held.done(Offset.parse(end).token)
 
     def _plan(self, after: str, until: str) -> ChangesPlan:
         if self._planned is None or self._planned[:2] != (after, until):
             self._planned = after, until, self._load.plan(after, until, self._names)
-        self._load.held.renew()
+        else:
+            self._load.held.hold(FeedToken.parse(until))
         return self._planned[2]

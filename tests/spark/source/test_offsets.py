@@ -5,23 +5,36 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.data.tables import SCHEMA, MakeTable, Rows, flush, rows, state
+from support.faults.collecting import DAY, collect
 from support.oracles.native import collect_all, dataset
 
 import memwal
 from memwal.base_table.refs import delete_tag, list_read_tags
-from memwal.errors import InvalidInputError, TableSetupError, TokenExpiredError
+from memwal.errors import (
+    ConsumerExpiredError,
+    ConsumerFencedError,
+    InvalidInputError,
+    TableSetupError,
+    TokenExpiredError,
+)
 from memwal.feed.changes import changes_schema
+from memwal.feed.consumer_state import read_state, swap_state
 from memwal.spark.data_source import MemWalDataSource, spark_schema
 from memwal.spark.source import changes_plan
 from memwal.spark.source.stream_reader import MemWalStreamReader
 from memwal.spark.version_compat import BATCH_LIMITS
 
 STEPS = 6
+
+of_consumers = pytest.mark.skipif(not BATCH_LIMITS.here, reason="this Spark has no limits")
 
 
 def reader_of(table: memwal.Table, **options: str) -> MemWalStreamReader:
@@ -38,7 +51,10 @@ class Died(Exception):
 
 
 class Query:
-    """Spark's part: offsets are noted before a batch, and that it is done afterwards."""
+    """Spark's part: offsets are noted before a batch, and that it is done afterwards.
+
+    The reader is told that a batch is done when the next one is noted.
+    """
 
     def __init__(self, table: memwal.Table, **options: str) -> None:
         self.table, self.options = table, options
@@ -71,6 +87,9 @@ class Query:
             if end == start:
                 return False
             self.offsets.append(end)
+            live()
+            if self.done:
+                reader.commit(start)
         live()
         parts = reader.partitions(start, self.offsets[self.done])
         live()
@@ -78,8 +97,6 @@ class Query:
         self.apply(found)
         live()
         self.done += 1
-        live()
-        reader.commit(self.offsets[self.done - 1])
         return True
 
     def apply(self, batches: list[pa.RecordBatch]) -> None:
@@ -97,8 +114,14 @@ class Query:
             pass
 
 
-def life(table: memwal.Table, seed: int) -> Callable[[], object]:
-    """Return a function that changes a table at random."""
+def clean(table: memwal.Table) -> None:
+    """Collect all that nothing holds, old versions included."""
+    collect_all(table)
+    dataset(table).cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+
+
+def life(table: memwal.Table, seed: int, *, cleaned: bool) -> Callable[[], object]:
+    """Return a function that changes a table at random, and cleans it up, if it is to."""
     chance = random.Random(seed)
 
     def step() -> object:
@@ -113,6 +136,7 @@ def life(table: memwal.Table, seed: int) -> Callable[[], object]:
                 lambda: table.compact(min_fragments=2),
                 lambda: dataset(table).delete(f"id = {some[0]}"),
                 lambda: collect_all(table),
+                *[partial(clean, table)] * cleaned,
             ]
         )()
 
@@ -131,7 +155,9 @@ def test_a_driver_that_dies_at_any_step(
     options = {"fresh": "true"} if chance.random() < 0.5 else {}
     if BATCH_LIMITS.here and chance.random() < 0.7:
         options["maxRowsPerTrigger"] = "3"
-    query, step = Query(table, **options), life(table, seed)
+    if BATCH_LIMITS.here and chance.random() < 0.5:
+        options["consumer"] = "c"
+    query, step = Query(table, **options), life(table, seed, cleaned="consumer" in options)
     for _ in range(12):
         step()
         with suppress(Died):
@@ -209,9 +235,101 @@ def test_a_query_that_ends(table: memwal.Table) -> None:
     assert query.done == 2
 
 
+@of_consumers
+class TestConsumer:
+    """A query whose tokens a consumer keeps; no tag of a read does."""
+
+    @pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": "1"}], ids=["whole", "units"])
+    @pytest.mark.parametrize("dies_at", range(STEPS))
+    def test_holds_what_a_stopped_query_needs(
+        self, table: memwal.Table, limit: dict[str, str], dies_at: int
+    ) -> None:
+        query = Query(table, consumer="c", **limit)
+        for number in range(3):
+            flush(table, {1: number, 2: number}, {3: number})
+            query.run_batch()
+        table.merge()
+        with suppress(Died):
+            query.run_batch(dies_at=dies_at)
+        query.reader = None
+        assert not list_read_tags(table.location)
+        flush(table, [2])
+        for number in range(3):
+            flush(table, {4: number})
+            table.merge()
+            table.compact(min_fragments=2)
+            clean(table)
+        query.catch_up()
+        assert query.copy == state(table)
+
+    @pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": "1"}], ids=["idle", "units"])
+    def test_does_not_expire_while_the_query_goes_on(
+        self, table: memwal.Table, limit: dict[str, str]
+    ) -> None:
+        flush(table, {1: 1}, {2: 2}, {3: 3})
+        query = Query(table, consumer="c", **limit)
+        query.run_batch()
+        stored = read_state(table.location.store, "c")
+        assert stored is not None
+        swap_state(table.location.store, stored, replace(stored, at=stored.at - timedelta(days=8)))
+        # Without a batch that is done or an idle poll, it expires.
+        query.run_batch()
+        table.merge()
+        assert collect(table).metrics["consumer_tags"] == 0
+        query.catch_up()
+        assert query.copy == state(table)
+
+    def test_expires_while_the_query_is_stopped(self, table: memwal.Table) -> None:
+        query = Query(table, consumer="c")
+        for number in range(3):
+            flush(table, {1: number})
+            table.merge()
+            query.run_batch()
+        flush(table, [1])
+        table.merge()
+        assert collect(table, 8 * DAY).metrics["consumer_tags"] == 2
+        with pytest.raises(ConsumerExpiredError):
+            query.run_batch()
+
+    def test_has_one_query_at_a_time(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        query, other = Query(table, consumer="c"), Query(table, consumer="c")
+        query.run_batch()
+        other.run_batch()
+        flush(table, {2: 2})
+        with pytest.raises(ConsumerFencedError):
+            query.run_batch()
+        other.run_batch()
+        assert other.copy == state(table)
+
+    def test_is_claimed_when_batches_are_planned(self, table: memwal.Table) -> None:
+        source = MemWalDataSource({"path": table.uri, "changes_after": "start", "consumer": "c"})
+        schema = source.schema()
+        reader = source.streamReader(schema)
+        with pytest.raises(InvalidInputError):
+            source.reader(schema)
+        assert not table.status().consumers
+        reader.initialOffset()
+        assert len(table.status().consumers) == 1
+
+    @pytest.mark.parametrize("start", ["start", "now"])
+    def test_tells_where_a_new_checkpoint_begins(self, table: memwal.Table, start: str) -> None:
+        flush(table, {1: 1})
+        query = Query(table, consumer="c", changes_after=start)
+        for number in range(2, 5):
+            query.run_batch()
+            flush(table, {number: number})
+        other = Query(table, consumer="c")
+        other.catch_up()
+        first = [1] if start == "start" else []
+        assert query.copy.keys() == {*first, 2, 3}
+        assert other.copy == {3: 3, 4: 4}
+
+
 def test_wrong_streams(table: memwal.Table, make_table: MakeTable) -> None:
     token = table.changes().token
-    for options in ({"changes_until": token}, {"changes_after": "never"}):
+    with_consumer = {"consumer": "c", "changes_after": token}
+    for options in ({"changes_until": token}, {"changes_after": "never"}, with_consumer):
         with pytest.raises(InvalidInputError):
             reader_of(table, **options).initialOffset()
     with pytest.raises(InvalidInputError):
