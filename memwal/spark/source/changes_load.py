@@ -36,8 +36,8 @@ def check_stream_source(options: ReadOptions) -> None:
         raise InvalidInputError("a stream goes on: leave changes_until out")
     if options.consumer is not None and options.changes_after not in (START, NOW):
         raise InvalidInputError(
-            "a stream goes on from the token of its consumer: set changes_after to start or to now, "
-            "for a consumer that is made here"
+            "a stream goes on from the token of its consumer: set changes_after to start or to "
+            "now, for a consumer that is made here"
         )
 
 
