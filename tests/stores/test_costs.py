@@ -36,7 +36,7 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
     cost("scan, first", lambda: table.scan().to_table(), most=16)
     cost("scan, again", lambda: table.scan().to_table(), most=9)
     cost("lookup", lambda: table.lookup(keys(1)).to_table(), most=14)
-    cost("status", table.status, most=13)
+    cost("status", table.status, most=14)
     cost("merge, one region", table.merge, most=34)
     cost("snapshot", table.build_snapshot, most=27)
     cost("scan, merged", lambda: table.scan().to_table(), most=9)
