@@ -41,6 +41,12 @@ PACKAGES: Final = {
 }
 """First columns of the table, which Python follows."""
 
+CONSTRAINTS: Final = {("apache-airflow", "3.2"): "svcs<26\n"}
+"""What a version needs beside its own bounds.
+
+Airflow 3.2 cannot run ``DAG.test()`` with a newer svcs.
+"""
+
 CHECKS: Final = {
     "facts": (
         *sorted({f"tests/{test}" for fact in FACTS for test in fact.tests}),
@@ -72,7 +78,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", metavar="VERSION", help="such as 3.1; default: the lock's")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     parser.add_argument("--python", metavar="VERSION", default=here, help="default: this one")
-    parser.add_argument("--only", choices=CHECKS, action="append", help="default: all checks")
+    parser.add_argument("--only", choices=CHECKS, action="append", help="default: as concerns them")
     options = parser.parse_args()
     asked = zip(PACKAGES.values(), (getattr(options, name) for name in names), strict=True)
     wanted = {package: version for package, version in asked if version}
@@ -80,11 +86,18 @@ def main() -> int:
     if python is None:
         print(f"no environment with {wanted} and Python {options.python}", file=sys.stderr)
         return NOT_POSSIBLE
-    passed = {name: check(python, CHECKS[name]) for name in options.only or CHECKS}
+    chosen = options.only or checks_of(wanted)
+    passed = {name: check(python, CHECKS[name]) for name in chosen}
     row = {**versions(python), **{name: "passes" if ok else "fails" for name, ok in passed.items()}}
     PAGE.write_text(with_row(PAGE.read_text(), row))
     print("\n".join(f"{name}: {value}" for name, value in row.items()))
     return 0 if all(passed.values()) else 1
+
+
+def checks_of(wanted: Mapping[str, str]) -> list[str]:
+    """Return the names of the checks of some versions; facts if it is of none, or one of Lance."""
+    has_facts = not wanted or {"pylance", "lancedb"} & wanted.keys()
+    return [name for name in CHECKS if name != "facts" or has_facts]
 
 
 def environment(
@@ -115,7 +128,7 @@ def environment(
     )
     if newest.returncode:
         return None
-    pins.write_text(newest.stdout)
+    pins.write_text(newest.stdout + "".join(CONSTRAINTS.get(w, "") for w in wanted.items()))
     # memwal's own range of them does not count.
     lances = re.findall(r"^(?:pylance|lancedb)==.*\n", newest.stdout, flags=re.MULTILINE)
     fixed.write_text("".join([(ROOT / "requirements" / "overrides.txt").read_text(), *lances]))

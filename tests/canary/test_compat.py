@@ -6,7 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from compat import BEGIN, CHECKS, END, PAGE, check, environment, run, specifier, with_row
+from compat import (
+    BEGIN,
+    CHECKS,
+    END,
+    PAGE,
+    check,
+    checks_of,
+    environment,
+    run,
+    specifier,
+    with_row,
+)
 
 VERSIONS = {
     "pylance": "14.0.2",
@@ -74,4 +85,4 @@ def test_older_versions_load_dags_and_read(
 def test_the_oldest_versions() -> None:
     python = environment(OLDEST, PYTHON)
     assert python is not None
-    assert [name for name, tests in CHECKS.items() if not check(python, tests)] == []
+    assert [name for name in checks_of(OLDEST) if not check(python, CHECKS[name])] == []
