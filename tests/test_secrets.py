@@ -38,6 +38,7 @@ ARGUMENTS = {
     "region": "00000000-0000-0000-0000-000000000001",
     "old": "id_idx",
     "version": "1",
+    "name": "embeddings",
 }
 
 

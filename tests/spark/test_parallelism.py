@@ -24,11 +24,8 @@ def session(settings: dict[str, str], *, cores: int = 2, executors: Any = ()) ->
         # The driver is one of them.
         return [0] * (1 + next(turns))
 
-    context = SimpleNamespace(
-        _jsc=object(),
-        defaultParallelism=cores,
-        statusTracker=lambda: SimpleNamespace(getExecutorInfos=infos),
-    )
+    of_java = SimpleNamespace(statusTracker=lambda: SimpleNamespace(getExecutorInfos=infos))
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: of_java), defaultParallelism=cores)
     return SimpleNamespace(sparkContext=context, conf=settings)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = CommandGroup(help="Show the consumers of a table's changes, and let them begin again.")
 
-Name = Annotated[str, Argument(metavar="NAME", help="Name of the consumer.")]
+Name = Annotated[str, Argument(metavar="CONSUMER", help="Name of the consumer.")]
 
 
 @app.command(name="list")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import math
@@ -12,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from memwal.util.records import JsonObject
 from memwal_airflow.triggers.active_runs import active_runs
@@ -117,7 +117,9 @@ async def _active_runs(tables: Collection[str]) -> set[str]:
     if not tables:
         return set()
     try:
-        return await asyncio.to_thread(active_runs, tables)
+        # It asks Airflow. Requests from a thread of asyncio would be sent beside those of the
+        # triggerer's loop: in Airflow 3.1, one reads the other's answer, and the triggerer ends.
+        return await sync_to_async(active_runs, thread_sensitive=False)(tables)
     except Exception as error:
         logger.warning("The runs of %d tables are not known: %s", len(tables), error)
         return set()
