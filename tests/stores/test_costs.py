@@ -39,7 +39,7 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
     cost("status", table.status, most=14)
     cost("merge, one region", table.merge, most=34)
     cost("snapshot", table.build_snapshot, most=27)
-    cost("scan, merged", lambda: table.scan().to_table(), most=9)
+    cost("scan, merged", lambda: table.scan().to_table(), most=10)
     for name in ("collection, first", "collection, second"):
         cost(
             name,
