@@ -90,7 +90,7 @@ NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {}, {}, {})
 
 
 class _Told(Enum):
-    """What generations tell of the changes of a commit."""
+    """How many of a commit's changes are read from its generations."""
 
     NOTHING = auto()
     REMOVED = auto()  # which keys it removed

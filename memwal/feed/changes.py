@@ -244,7 +244,7 @@ def changes_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What the reader of a token has seen, and how the base table differs from then."""
+    """Generations that a token covers, and the changes of the base table since."""
 
     after: FeedToken
     seen: Mapping[UUID, int]  # newest generation of each region that the reader has seen whole
@@ -265,6 +265,7 @@ class Since:
             region_id, number = next(iter(changes.undone.items()))
             reason = f"a restore took back what was merged of region {region_id} after {number}"
             raise expired(base.location, reason)
+        # Generations behind that progress may have been given up when the token was made.
         seen = {key: min(number, changes.undone.get(key, number)) for key, number in seen.items()}
 
         def within(ranges: Mapping[UUID, Generations]) -> tuple[StoredGeneration, ...]:

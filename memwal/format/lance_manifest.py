@@ -82,7 +82,7 @@ class IndexEntry:
 
     @property
     def covers_some(self) -> bool:
-        """Whether it covers a fragment."""
+        """True if it covers a fragment."""
         return self.fragment_bitmap not in (None, _NO_FRAGMENTS)
 
 

@@ -118,7 +118,7 @@ class ConsumerStatus:
     held_bytes: int
     """Bytes that could be freed if the version of its token was not kept."""
     expired: str | None = None
-    """Why it expired; None while changes are kept for it."""
+    """Reason of its expiry; None while changes are kept for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from memwal.errors import (
     OutcomeUnknownError,
     TokenExpiredError,
 )
+from memwal.feed.consumer import Consumer
 from memwal.feed.consumer_state import read_state, swap_state
 from memwal.format.paths import consumer_key
 
@@ -285,10 +286,7 @@ class TestExpiry:
 
     def test_does_not_end_the_hold_of_what_begins_again(self, table: memwal.Table) -> None:
         """The version of the last read is still the newest; its tag is gone."""
-        consumer = table.consumer("c")
-        consumer.commit(consumer.read().token)
-        flush(table, {3: 3})
-        table.merge()
+        consumer = behind(table)
         consumer.read()
         collect(table, 8 * DAY)
         consumer.reset("now")
@@ -300,10 +298,7 @@ class TestExpiry:
     def test_not_if_it_commits_at_that_moment(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
-        consumer = table.consumer("c")
-        consumer.commit(consumer.read().token)
-        flush(table, {3: 3})
-        table.merge()
+        consumer = behind(table)
         token = consumer.read().token
         store = faults.of(table.location)
         store.act("replace", lambda: consumer.commit(token), key=STATE)
@@ -316,15 +311,21 @@ class TestExpiry:
     def test_a_commit_that_comes_too_late_tells(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
-        consumer = table.consumer("c")
-        consumer.commit(consumer.read().token)
-        flush(table, {3: 3})
-        table.merge()
+        consumer = behind(table)
         token = consumer.read().token
         store = faults.of(table.location)
         store.act("replace", lambda: collect(table, 8 * DAY), key=STATE)
         with pytest.raises(ConsumerExpiredError):
             consumer.commit(token)
+
+
+def behind(table: memwal.Table) -> Consumer:
+    """Return a consumer that committed before the last merge."""
+    consumer = table.consumer("c")
+    consumer.commit(consumer.read().token)
+    flush(table, {3: 3})
+    table.merge()
+    return consumer
 
 
 def commit(table: memwal.Table) -> None:

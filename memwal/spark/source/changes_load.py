@@ -51,7 +51,7 @@ class ChangesLoad:
 
     @cached_property
     def held(self) -> HeldVersions | ConsumerVersions:
-        """What keeps the versions. Claims the consumer, if there is one."""
+        """Tags that keep the versions. Claims the consumer, if one is named."""
         options = self.options
         if options.consumer is None:
             return HeldVersions(

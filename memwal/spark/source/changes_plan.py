@@ -75,7 +75,7 @@ class ChangesSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ChangesPart:
-    """What one Spark partition reads."""
+    """Part of the changes that one Spark task reads."""
 
     snapshot: ChangesSnapshot
     generations: frozenset[tuple[UUID, int]]  # all of a region or none, unless a batch ends there

@@ -20,7 +20,7 @@ from memwal.spark.source.changes_reader import read_changes
 
 
 class Offset(NamedTuple):
-    """What a query has read: everything until a token, and units of what follows it."""
+    """Place of a query in the feed: a token, and a number of units behind it."""
 
     token: str  # empty for nothing, "now" before a first batch without changes
     until: str = ""  # token that ``units`` belong to, empty for none
