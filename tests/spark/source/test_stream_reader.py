@@ -143,6 +143,29 @@ class TestStream:
         self.run(maxRowsPerTrigger="20")
         assert state(self.copy) == state(self.table)
 
+    @pytest.mark.skipif(not BATCH_LIMITS.here, reason="this Spark tells no start of a batch")
+    def test_a_consumer_keeps_its_tokens(self) -> None:
+        flush(self.table, dict.fromkeys(range(20), 0))
+        self.run(consumer="copy", protect_seconds="0")
+        assert not list_read_tags(self.table.location)
+        flush(self.table, {1: 1}, [2])
+        self.run(consumer="copy", protect_seconds="0")
+        flush(self.table, [3])
+        for _ in range(2):
+            self.table.merge()
+            self.table.compact(min_fragments=2)
+            self.table.collect_garbage(
+                dry_run=False, grace_seconds=0, retention_seconds=0, version_retention_seconds=0
+            )
+        self.run(consumer="copy", protect_seconds="0")
+        assert state(self.copy) == state(self.table)
+        (consumer,) = self.table.status().consumers
+        assert consumer.epoch == 3
+        with pytest.raises(PySparkException):
+            self.spark.read.format("memwal").options(changes_after="start", consumer="copy").load(
+                self.table.uri
+            ).collect()
+
     def test_a_column_that_is_added(self) -> None:
         flush(self.table, dict.fromkeys(range(5), 0))
         self.run()
