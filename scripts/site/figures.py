@@ -116,10 +116,13 @@ def _section(name: str) -> str:
 
 def _missed() -> Iterator[str]:
     for name in PROGRAMS:
+        alike: dict[tuple[str, str], list[str]] = {}
         for line in worst_first(_report(name)["lines"]):
             if line["met"] is False:
-                compared = f"{line['what']}, against {line['against']}"
-                yield f"- {compared}: {_ratio(line)} ({line['target']})"
+                cases = alike.setdefault((line["against"], line["target"]), [])
+                cases.append(f"{line['what']} {_ratio(line)}")
+        for (against, target), cases in alike.items():
+            yield f"- {'; '.join(cases)}, against {against} ({target})"
 
 
 def _asked() -> Iterator[str]:
