@@ -320,6 +320,9 @@ class Consumer:
             phase=Phase.ACTIVE,
             reason="",
         )
+        # A swap without an answer may be stored, also later: the state names the tag then, so no
+        # read gives it up from now on.
+        self._held = {each.version: each for each in held if each != tag}
         self._swap(state, after)
         self._held = {each.version: each for each in later}
         before = (*held, parse_consumer_tag(state.tag or ""))

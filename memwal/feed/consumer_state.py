@@ -12,8 +12,9 @@ by this process or by the next one. Any other tag is garbage for good, since a t
 step later than that of the state that its process read.
 
 A query of Spark has several tokens under way: it plans the next batch before it commits that of the
-last one. The step of the state stays before those of their tags. Tags of processes before that this
-leaves behind go when the steps of later commits have passed them. That of an expiry is behind all.
+last one. The step of the state stays before those of their tags. Tags of processes before go with
+the first commit of the next one. The step of an expiry is behind all tags that the collector knows;
+for later ones it stores a later step.
 
 | step | dies after it | pauses before it, however long | repeats it |
 |---|---|---|---|
@@ -21,11 +22,12 @@ leaves behind go when the steps of later commits have passed them. That of an ex
 | read: plan a feed | nothing happened | | another feed |
 | read: place a tag with the next step | it holds until the next commit, reset, or expiry | the version is gone: planned anew | a tag for each version that was read |
 | read: check that the version is the newest | the same | it is not: planned anew, as for :mod:`memwal.spark.source.read_tags` | |
-| commit: make the tag durable, replace the state | the token is committed; the collector deletes the tag before it | another process claimed, the collector expired, or a reset came first: an error that names it | the stored token is this one: nothing to do |
+| commit: make the tag durable, replace the state | the token is committed; the collector deletes the tag before it | another process claimed, the collector expired, or a reset came first: an error that names it | the stored token is this one: nothing to do. Without an answer the tag stays, also after later reads: the state may name it |
 | commit: delete the tags before | the collector deletes the others | a tag with the id of this process, which no later state names | nothing to delete |
 | reset: tag, then replace | as for a commit | as for a commit | as for a commit |
 | drop: replace the state by one that says so | the collector deletes the tags | as for a commit | dropped already |
 | collector: expire by a replacement, delete the tags | the next run deletes the tags | the consumer committed first: it is not expired | nothing to do |
+| collector: raise the step of an expired state past old tags, delete them | the same | the consumer began again first: its tag stays | nothing to do |
 | create: place a tag, create the state | a tag of no consumer: the collector deletes it by its age | another process created it: that one is claimed | as a claim |
 
 The object of a dropped consumer stays, so that a process that paused cannot bring it back.
@@ -39,7 +41,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from memwal.base_table.refs import ConsumerTag
+from memwal.base_table.refs import ConsumerTag, parse_consumer_tag
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -137,6 +139,10 @@ class ConsumerState:
 
     def needs(self, tag: ConsumerTag) -> bool:
         """Return whether a tag of this consumer holds what it still reads."""
+        own = parse_consumer_tag(self.tag or "")
+        if own is not None and own.claim == self.claim != tag.claim:
+            # The newest process has committed, so no token of a process before it is committed.
+            return False
         return tag.name == self.tag or tag.step > self.step
 
 

@@ -16,7 +16,7 @@ from support.oracles.native import collect_all
 from support.stores.faulty_store import FaultyStores, Killed
 
 import memwal
-from memwal.base_table.refs import TAGS_DIR
+from memwal.base_table.refs import TAGS_DIR, ConsumerTag, place_tag
 from memwal.errors import (
     ConsumerExpiredError,
     ConsumerFencedError,
@@ -226,6 +226,20 @@ class TestClaims:
         flush(table, {4: 4})
         assert told(second.read()) == {4: 4}
 
+    def test_the_first_commit_frees_what_the_owner_before_held(self, table: memwal.Table) -> None:
+        """A query that was fenced had several tokens under way."""
+        base = table.base()
+        place_tag(base, ConsumerTag("c", 9, base.version, "0fenced"))
+        consumer = table.consumer("c")
+        flush(table, {3: 3})
+        table.merge()
+        feed = consumer.read()
+        clean(table)
+        assert tags(table) == 2
+        consumer.commit(feed.token)
+        clean(table)
+        assert tags(table) == 1
+
     def test_of_two_processes_at_once(self, faults: FaultyStores, table: memwal.Table) -> None:
         store = faults.of(table.location)
         pause = store.pause("create", STATE)
@@ -294,6 +308,26 @@ class TestExpiry:
         table.merge()
         clean(table)
         assert told(consumer.read()) == {3: None}
+
+    def test_a_tag_of_that_moment_goes_by_its_age(self, table: memwal.Table) -> None:
+        behind(table)
+        expire(table)
+        base = table.base()
+        place_tag(base, ConsumerTag("c", 99, base.version, "0late"))
+        clean(table)
+        assert tags(table) == 1
+        collect(table, 2 * DAY)
+        assert tags(table) == 0
+
+    def test_a_reset_that_pauses_until_its_tag_is_gone_tells(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        consumer = behind(table)
+        expire(table)
+        store = faults.of(table.location)
+        store.act("replace", lambda: collect(table, 2 * DAY), key=STATE)
+        with pytest.raises(ConsumerExpiredError):
+            consumer.reset("now")
 
     def test_not_if_it_commits_at_that_moment(
         self, faults: FaultyStores, table: memwal.Table
@@ -404,6 +438,23 @@ class TestFaults:
         store.clear()
         consumer.commit(later)
         assert told(consumer.read()) == {}
+
+    def test_a_commit_without_an_answer_that_is_stored(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """No later read gives its tag up."""
+        consumer = table.consumer("c")
+        token = consumer.read().token
+        store = faults.of(table.location)
+        store.fail("replace", STATE, after=True, times=100)
+        with pytest.raises(OutcomeUnknownError):
+            consumer.commit(token)
+        store.clear()
+        flush(table, [2])
+        table.merge()
+        consumer.read()
+        clean(table)
+        assert told(table.consumer("c").read()) == {2: None}
 
     def test_a_tag_without_a_consumer_goes_by_its_age(
         self, faults: FaultyStores, table: memwal.Table

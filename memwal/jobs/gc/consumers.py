@@ -44,6 +44,7 @@ def collect_consumers(context: GcContext) -> Iterator[Decision]:
             placed[tag] = bytes_, modified
     if not tags:
         return
+    now = context.now
     # The tags were listed first: a state that is read now may need later ones, and no earlier ones.
     states = {state.name: state for state in read_states(store)}
     newest = open_base(context.location)
@@ -51,10 +52,15 @@ def collect_consumers(context: GcContext) -> Iterator[Decision]:
         state = states.get(name)
         if state is not None and state.phase is Phase.ACTIVE:
             state = _expire_if_due(context, newest, state, own)
+        elif state is not None:
+            left = [tag for tag in own if state.needs(tag)]
+            if left and all(placed[tag][1] + context.options.orphan_grace <= now for tag in left):
+                # Of a read that was under way at the expiry, or of a reset that died.
+                state = _store_expired(context, state, left, state.reason)
         for tag in own:
             bytes_, modified = placed[tag]
             until = modified + context.options.orphan_grace
-            if state is None and until > context.now:
+            if state is None and until > now:
                 why: Why = Reason.TOO_YOUNG, f"consumer {name} may be under way", until
             elif state is not None and state.needs(tag):
                 until = state.at + context.options.consumer_age
@@ -80,18 +86,26 @@ def _expire_if_due(
     reason = _exceeded(context, newest, state, oldest)
     if reason is None:
         return state
+    after = _store_expired(context, state, tags, reason)
+    if after.phase is Phase.EXPIRED and not context.options.dry_run:
+        logger.warning("consumer %s of %s expired: %s", state.name, context.location, reason)
+    return after
+
+
+def _store_expired(
+    context: GcContext, state: ConsumerState, tags: Sequence[ConsumerTag], reason: str
+) -> ConsumerState:
+    """Return the state as an expired one that needs no tag of ``tags``; in a dry run not stored."""
     # The last step: reads that are under way do not hold their versions any more either.
     step = max([state.step + 1, *(tag.step for tag in tags)])
     expired = replace(state, phase=Phase.EXPIRED, step=step, tag=None, reason=reason)
     if context.options.dry_run:
         return expired
     try:
-        expired = swap_state(context.location.store, state, expired)
+        return swap_state(context.location.store, state, expired)
     except ConflictError:
-        # It committed, or was claimed.
+        # It committed, began again, or was claimed.
         return state
-    logger.warning("consumer %s of %s expired: %s", state.name, context.location, reason)
-    return expired
 
 
 def _exceeded(
