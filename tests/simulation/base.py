@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
@@ -41,12 +41,13 @@ class Version:
 
 
 class BaseTable:
-    """All versions of the table, the newest last."""
+    """All versions of the table, the newest last; those that are cleaned up are ``gone``."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.versions = [Version(1, world.time())]
         self.tags: dict[str, Version] = {}
+        self.gone: set[int] = set()
 
     @property
     def newest(self) -> Version:
@@ -143,6 +144,10 @@ class BaseClient:
         """Say how far the index is, by compare-and-swap with a version."""
         self._ask("commit an index", partial(self._catch_up, read, caught_up))
 
+    def clean_up(self, age: timedelta, tagged: Callable[[], set[int]]) -> None:
+        """Delete versions of an age, except the newest and tagged ones, as Lance does."""
+        self._ask("delete versions", partial(self._clean_up, age, tagged))
+
     def _ask(self, name: str, effect: Callable[[], object]) -> object:
         world = self._base.world
         return world.request(self._process, name, effect, StoreUnavailableError)
@@ -189,6 +194,11 @@ class BaseClient:
     def _record(self, read: Version, marks: Progress) -> None:
         newest = self._unchanged(read)
         self._add(newest.rows, {**newest.merged, **marks}, newest.caught_up, kind="index")
+
+    def _clean_up(self, age: timedelta, tagged: Callable[[], set[int]]) -> None:
+        before = self._base.world.time() - age
+        old = {version.number for version in self._base.versions[:-1] if version.written < before}
+        self._base.gone |= old - tagged()
 
     def _unchanged(self, read: Version) -> Version:
         newest = self._base.newest

@@ -13,12 +13,13 @@ from functools import partial
 from random import Random
 from uuid import UUID
 
+from simulation.consumers import consume, drop, modelled
 from simulation.jobs import GRACE, ORPHAN_AGE, RETENTION, Client
-from simulation.lake import KINDS, Lake
+from simulation.lake import CONSUMER, KINDS, Lake
 from simulation.world import CALM, Odds, Process, World
 from simulation.writers import Writer
 
-from memwal.format.paths import manifest_dir, parse_generation_name
+from memwal.format.paths import consumer_key, manifest_dir, parse_generation_name
 
 STEPS = 4_000
 _STEPS_PER_LOOK = 40
@@ -72,7 +73,8 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
     has_keys = Random(f"key {seed}").random() > 1 / 3
     lake = Lake(world, regions, keys, RETENTION, kind, has_keys=has_keys)
     try:
-        _Cast(world, lake, crowded=harsh is not None).live(steps)
+        with modelled(world):
+            _Cast(world, lake, crowded=harsh is not None).live(steps)
     except AssertionError as broken:
         told = "\n".join(world.told[-80:])
         raise BrokenPromise(
@@ -124,6 +126,8 @@ class _Cast:
             # Where nothing is tagged, much more is collected.
             ("tagger", Client.tag, 600.0, 0, 1),
             ("direct", Client.write_directly, 60.0, 1, 1),
+            # Only the logs of a table without a key tell changes: tests.feed.test_without_key.
+            *[("consumer", consume, 10.0, 1, 2)] * lake.format.has_keys,
         ):
             for number in range(most if self._crowded else dice.randint(least, most)):
                 self._enter(
@@ -196,6 +200,8 @@ def end(world: World, lake: Lake) -> None:
                 Writer(lake, finisher, region).finish()
             client = Client(lake, finisher)
             lake.base.tags.clear()
+            if consumer_key(CONSUMER) in lake.objects:
+                drop(client)
             client.merge(everything=True)
             client.build_index()
             for _ in range(3):
@@ -219,6 +225,7 @@ def _look_at_leftovers(lake: Lake) -> None:
     folders = {key.split("/")[2] for key in lake.objects if key.count("/") > 2}
     left = [name for name in folders if parse_generation_name(name) is not None]
     assert not left, f"generations are left: {left}"
+    assert not lake.tagged(), "tags of the consumer are left"
     covered = lake.flushed()
     for region in lake.regions:
         # What is behind the last flush are fences of those who wrote nothing.

@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
+from typing import NamedTuple
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
@@ -22,6 +23,7 @@ from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
 
+from memwal.base_table.refs import Ref, parse_consumer_tag_key
 from memwal.base_table.region_marks import read_marks
 from memwal.errors import (
     ConflictError,
@@ -30,23 +32,31 @@ from memwal.errors import (
     ObjectNotFoundError,
     StoreError,
 )
+from memwal.feed.consumer import Consumer
+from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.gc.collector import GcContext
+from memwal.jobs.gc.consumers import collect_consumers
 from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.job import collect_region
-from memwal.jobs.gc.pins import Pin, Pins
+from memwal.jobs.gc.pins import Pin, Pins, _version_age, read_refs
 from memwal.jobs.options import GcOptions
-from memwal.lsm.wal.follow import LogFollower, UnflushedLog
+from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
 from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.object_store import ObjectInfo
 
 DIRECT = UUID(int=0)
 GRACE = timedelta(minutes=5)
 RETENTION = timedelta(minutes=6)
 ORPHAN_AGE = timedelta(minutes=8)
+CONSUMER_AGE = timedelta(minutes=40)
 GC_OPTIONS = GcOptions(
     dry_run=False,
     grace_seconds=GRACE.total_seconds(),
     retention_seconds=RETENTION.total_seconds(),
     orphan_grace_seconds=ORPHAN_AGE.total_seconds(),
+    version_retention_seconds=RETENTION.total_seconds(),
+    consumer_seconds=CONSUMER_AGE.total_seconds(),
 )
 
 # Of requests between a look at the manifest and the last file: what a reader may rely on.
@@ -60,11 +70,20 @@ def _most_of(dice: Random, seconds: float) -> float:
     return seconds * dice.choice([dice.random(), 0.95])
 
 
+class Opened(NamedTuple):
+    """What a fresh reader looks up before it reads rows."""
+
+    version: Version
+    manifests: Mapping[UUID, RegionManifest]
+    logs: Mapping[UUID, Followed]
+
+
 class Client:
     """A process with a table."""
 
     divided = 0.5  # share of its merges
     fresh = 0.5  # share of its reads
+    consumer: Consumer | None = None
 
     def __init__(self, lake: Lake, process: Process) -> None:
         self.lake = lake
@@ -239,6 +258,14 @@ class Client:
     def collect(self) -> None:
         """Collect every region."""
         options, now = GC_OPTIONS, self.world.time()
+        location = SimpleNamespace(store=self.store, base=self.base)
+        refs = read_refs(location)
+        versions = self.lake.base.versions
+        held = {
+            key: versions[tag.version - 1]
+            for key, _, _ in refs
+            if (tag := parse_consumer_tag_key(key)) is not None
+        }
         tags = self.base.tags()
         read = self.base.open()
         recent = self.lake.base.latest_at(now - options.retention)
@@ -252,12 +279,13 @@ class Client:
                         message="",
                         generations={r: version.covered(r) for r in self.lake.regions},
                     )
-                    for version in (recent, *tags.values())
+                    for version in (recent, *tags.values(), *held.values())
                 ),
-            )
+            ),
+            refs,
         )
         context = GcContext(
-            location=SimpleNamespace(store=self.store),
+            location=location,
             options=options,
             now=now,
             pins=pins,
@@ -267,6 +295,14 @@ class Client:
             for decision in collect_region(context, region):
                 if decision.delete:
                     self.world.tell(f"collects {decision.kind} {decision.what} of {region.int}")
+        for decision in collect_consumers(context):
+            if decision.delete:
+                self.world.tell(f"collects {decision.what}")
+        stored = {v.number: ObjectInfo("", 0, v.written) for v in versions}
+        found = [Ref(key, version.number) for key, version in held.items()]
+        age = _version_age(StoredVersions(stored), found, options, now)
+        assert age is not None
+        self.base.clean_up(age, self.lake.tagged)
 
     # Readers
 
@@ -321,32 +357,50 @@ class Client:
         since = self.world.now
         while True:
             try:
-                manifests = read_manifests(self.store, self.lake.regions)
-                version = self.base.open()
-                logs = [UnflushedLog.behind(m) for m in manifests.values() if m is not None]
-                if any(version.merged.get(log.region_id, 0) >= log.generation for log in logs):
-                    continue
-                memory = {log.region_id: self._follow(log) for log in logs}
-                for log, manifest in zip(logs, filter(None, manifests.values()), strict=True):
-                    # Here a pause is longer than anything is kept: the clock tells nothing.
-                    if not RegionManifestStore(self.store, log.region_id).is_latest(manifest):
-                        memory[log.region_id] = self._follow(log, listed=True)
+                version, manifests, logs = self.open_fresh()
+                memory = {region: self.memory_of(log) for region, log in logs.items()}
                 seen = read_through(self.store, version, manifests, memory, self.lake.format)
                 break
             except ObjectNotFoundError:
                 continue
             except StoreError:
                 return
-            except CorruptDataError as error:
-                raise AssertionError(f"a fresh reader finds a damaged log: {error}") from error
         self.lake.truth.check(seen, since=since, what="a fresh reader")
 
-    def _follow(self, log: UnflushedLog, *, listed: bool = False) -> list[tuple[int, Rows]]:
+    def open_fresh(self) -> Opened:
+        """Look up manifests, base table and logs, as :func:`memwal.feed.state.read_state`."""
+        while True:
+            manifests = {
+                region: manifest
+                for region, manifest in read_manifests(self.store, self.lake.regions).items()
+                if manifest is not None
+            }
+            version = self.base.open()
+            logs = {region: UnflushedLog.behind(m) for region, m in manifests.items()}
+            if any(version.merged.get(r, 0) >= log.generation for r, log in logs.items()):
+                continue
+            try:
+                followed = {region: self._follow(log) for region, log in logs.items()}
+                for region, manifest in manifests.items():
+                    # Here a pause is longer than anything is kept: the clock tells nothing.
+                    if not RegionManifestStore(self.store, region).is_latest(manifest):
+                        followed[region] = self._follow(logs[region], listed=True)
+            except ObjectNotFoundError:
+                continue
+            except CorruptDataError as error:
+                raise AssertionError(f"a fresh reader finds a damaged log: {error}") from error
+            return Opened(version, manifests, followed)
+
+    def memory_of(self, log: Followed) -> list[tuple[int, Rows]]:
+        """Rows of a log, by the generation that they will be."""
+        form = self.lake.format
+        return [(run.generation, form.shown(run.snapshot.view.batches)) for run in log.rows]
+
+    def _follow(self, log: UnflushedLog, *, listed: bool = False) -> Followed:
         """Rows of a log, as :func:`memwal.reader.sources.log_tails.read_tails` reads them."""
         follower = self.followers.setdefault(log.region_id, LogFollower(self.store, log.region_id))
-        form = self.lake.format
-        followed = follower.follow(log, form.row_schema, max_bytes=1 << 26, listed=listed)
-        return [(run.generation, form.shown(run.snapshot.view.batches)) for run in followed.rows]
+        row_schema = self.lake.format.row_schema
+        return follower.follow(log, row_schema, max_bytes=1 << 26, listed=listed)
 
     # Others
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
@@ -13,7 +14,11 @@ from simulation.store import Objects
 from simulation.truth import DELETED, Truth
 from simulation.world import World
 
+from memwal.base_table.refs import parse_consumer_tag_key
+from memwal.feed.consumer_state import ConsumerState, Phase
+from memwal.feed.token import FeedToken
 from memwal.format.paths import (
+    consumer_key,
     generation_dir,
     manifest_dir,
     parse_manifest_name,
@@ -38,6 +43,9 @@ Rows = dict[int, int]
 
 Memory = Mapping[UUID, Sequence[tuple[int, Rows]]]
 """Unflushed rows of regions, by the generation that they will be."""
+
+CONSUMER = "c"
+"""Name of the consumer that each table has."""
 
 _REGION_ROWS = 1_000_000
 
@@ -101,6 +109,25 @@ def _identified(fields: Iterable[pa.Field]) -> pa.Schema:
     )
 
 
+@dataclass(eq=False)
+class Copy:
+    """The rows that a consumer keeps of a table, in one transaction with the token of its feed.
+
+    Takes nothing from a process whose claim is older than one that it knows.
+    """
+
+    epoch: int = 0
+    token: str | None = None
+    rows: Rows = field(default_factory=dict)
+
+    def store(self, epoch: int, token: str | None, rows: Rows) -> bool:
+        """Return whether the rows and their token are stored."""
+        if epoch < self.epoch:
+            return False
+        self.epoch, self.token, self.rows = epoch, token, rows
+        return True
+
+
 def rows_key(region: UUID, path: str) -> str:
     """Where the rows of a generation stand, instead of the files of a Lance table."""
     return f"{generation_dir(region, path)}/rows"
@@ -114,6 +141,7 @@ class Lake:
     objects : dict
     base : BaseTable
     truth : Truth
+    copy : Copy
     regions : tuple of UUID
     retention : timedelta
         For how long a version may be read after it was replaced.
@@ -137,10 +165,12 @@ class Lake:
         self.objects: Objects = {}
         self.base = BaseTable(world)
         self.truth = Truth()
+        self.copy = Copy()
         self.regions = tuple(UUID(int=number + 1) for number in range(regions))
         self._values = 0
         self._paths: dict[tuple[UUID, int], str] = {}
         self._seen: dict[UUID, RegionManifest] = {}
+        self._seen_state: ConsumerState | None = None
 
     def new_value(self) -> int:
         """A value that nobody wrote yet."""
@@ -159,6 +189,11 @@ class Lake:
         return key // (100 if self.format.has_keys else _REGION_ROWS) == region.int
 
     # All-knowing
+
+    def tagged(self) -> set[int]:
+        """Numbers of the versions that have a tag, of a user or of the consumer."""
+        placed = filter(None, map(parse_consumer_tag_key, self.objects))
+        return {*(tag.version for tag in placed), *(v.number for v in self.base.tags.values())}
 
     def manifest(self, region: UUID) -> RegionManifest | None:
         """The newest manifest of a region, whoever may have seen it."""
@@ -236,8 +271,18 @@ class Lake:
         numbers = [flushed.generation for flushed in manifest.flushed]
         assert numbers == sorted(set(numbers)), f"generations out of order: {numbers}"
 
+    def _look_at_consumer(self) -> ConsumerState | None:
+        stored = self.objects.get(consumer_key(CONSUMER))
+        state = None if stored is None else ConsumerState.decode(CONSUMER, stored[0])
+        before, self._seen_state = self._seen_state, state
+        if before is not None:
+            assert state is not None, "the consumer is gone"
+            for name in ("number", "epoch", "step"):
+                assert getattr(state, name) >= getattr(before, name), f"{name} fell back"
+        return state
+
     def _look_at_what_is_kept(self) -> None:
-        """Versions with a tag, and those that were the newest a retention ago or later."""
+        """Versions with a tag or of a token, and the newest ones of a retention ago or later."""
         kept = dict(self.base.tags)
         since = self.world.time() - self.retention
         replaced = self.world.time()
@@ -246,6 +291,13 @@ class Lake:
                 break
             kept[f"version {version.number}"] = version
             replaced = version.written
+        state = self._look_at_consumer()
+        if state is not None and state.phase is Phase.ACTIVE:
+            # Of the token that is committed, and of one that is stored with the rows, and will be.
+            for token in filter(None, (state.token, self.copy.token)):
+                number = FeedToken.parse(token).version
+                assert number not in self.base.gone, f"version {number} of a token is gone"
+                kept[f"the consumer at {number}"] = self.base.versions[number - 1]
         for name, version in kept.items():
             for (region, number), path in self._paths.items():
                 if number > version.covered(region):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from greenlet import getcurrent, greenlet
+from simulation.consumers import modelled
 from simulation.explore import BrokenPromise, end
 from simulation.jobs import RETENTION, Client
 from simulation.lake import Lake
@@ -250,16 +251,17 @@ def _play(scene: Scene, events: Sequence[Event], pause: float) -> list[tuple[str
         world.start(process, lambda: live(act, process))
 
     try:
-        enter("before", scene.before)
-        world.run(lambda: False)
-        world.is_plain = False
-        for name, act in scene.acts.items():
-            enter(name, act)
-        world.run(lambda: False)
-        world.is_plain = True
-        if broken:
-            raise broken[0]
-        end(world, lake)
+        with modelled(world):
+            enter("before", scene.before)
+            world.run(lambda: False)
+            world.is_plain = False
+            for name, act in scene.acts.items():
+                enter(name, act)
+            world.run(lambda: False)
+            world.is_plain = True
+            if broken:
+                raise broken[0]
+            end(world, lake)
     except AssertionError as error:
         told = "\n".join(world.told[-80:])
         raise BrokenPromise(f"{events}, pauses of {pause:g} s: {error}\n{told}") from error

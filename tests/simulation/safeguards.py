@@ -7,7 +7,11 @@ from uuid import UUID
 
 import pytest
 from simulation import jobs
+from simulation.store import SimulatedStore
 
+from memwal.feed import consumer
+from memwal.feed.consumer import Consumer
+from memwal.feed.consumer_state import ConsumerState, read_state
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.gc import job
 from memwal.jobs.gc.decision import Reason
@@ -27,23 +31,23 @@ NOTHING_NEEDED = Pin(reason=Reason.NOT_MERGED, message="", generations=_Endless(
 
 def only_tags(patch: pytest.MonkeyPatch) -> None:
     """A collector keeps what tags need, and nothing else."""
-    patch.setattr(jobs, "Pins", lambda pins: Pins((NOTHING_NEEDED, *pins[3:])))
+    patch.setattr(jobs, "Pins", lambda pins, refs: Pins((NOTHING_NEEDED, *pins[3:]), refs))
     patch.setattr(job, "region_error", lambda *facts: None)
 
 
 def no_index(patch: pytest.MonkeyPatch) -> None:
     """What the newest version has merged counts as superfluous, indexed or not."""
-    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:1])))
+    patch.setattr(jobs, "Pins", lambda pins, refs: Pins(tuple(pins[:1]), refs))
 
 
 def no_retention(patch: pytest.MonkeyPatch) -> None:
     """A collector keeps nothing for versions that were the newest until lately."""
-    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:2] + pins[3:])))
+    patch.setattr(jobs, "Pins", lambda pins, refs: Pins(tuple(pins[:2] + pins[3:]), refs))
 
 
 def no_tags(patch: pytest.MonkeyPatch) -> None:
     """A collector keeps nothing for tags."""
-    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:3])))
+    patch.setattr(jobs, "Pins", lambda pins, refs: Pins(tuple(pins[:3]), refs))
 
 
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
@@ -79,3 +83,29 @@ def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(jobs.BaseClient, "commit", rebased)
     patch.setattr(jobs.Client, "divided", 0)
+
+
+def no_consumer_hold(patch: pytest.MonkeyPatch) -> None:
+    """A consumer places no tags."""
+    patch.setattr(consumer, "place_tag", lambda base, tag: True)
+
+
+def no_consumer_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A consumer does not look whether another process claimed it."""
+
+    def believed(self: Consumer) -> ConsumerState:
+        state = read_state(self._location.store, self._name)
+        assert state is not None
+        self._state = state
+        return state
+
+    patch.setattr(Consumer, "_owned", believed)
+
+
+def no_consumer_compare(patch: pytest.MonkeyPatch) -> None:
+    """The state of a consumer replaces any other."""
+
+    def put(self: SimulatedStore, key: str, data: bytes, expected: bytes) -> None:
+        self._put(key, data)
+
+    patch.setattr(SimulatedStore, "_replace", put)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from simulation import safeguards
+from simulation.consumers import consume
 from simulation.explore import BrokenPromise
 from simulation.jobs import Client
 from simulation.orders import Act, Owner, Scene, Stage, search
@@ -54,6 +55,11 @@ def waits(client: Client) -> None:
     client.world.sleep(10_000)
 
 
+def rests(client: Client) -> None:
+    """Wait for longer than anything is kept, and not until a consumer expires."""
+    client.world.sleep(10 * 60)
+
+
 def merges(client: Client) -> None:
     client.merge(everything=True)
 
@@ -62,6 +68,7 @@ drops = does(merges, Client.build_index, Client.collect)
 deletes = does(
     merges, Client.build_index, waits, Client.collect, waits, Client.collect, Client.collect
 )
+holds = does(merges, Client.build_index, rests, Client.collect, rests, Client.collect)
 deletes_unindexed = does(merges, waits, Client.collect, waits, Client.collect)
 
 SCENES = {
@@ -105,6 +112,19 @@ SCENES = {
         {"tagger": does(Client.tag), "collector": deletes},
         before=acts(writes, flushes, writes, writes, flushes),
     ),
+    "consumer": Scene(
+        {
+            "consumer": does(consume, consume),
+            "writer": acts(writes, flushes, writes),
+            "collector": holds,
+        },
+        before=acts(writes, flushes),
+    ),
+    "consumers": Scene(
+        {"consumer": does(consume, consume), "other": does(consume, consume)},
+        before=acts(writes, flushes, writes),
+        pauses=(0.0,),
+    ),
     "indexes": Scene(
         {"collector": deletes_unindexed, "indexer": does(Client.build_index)},
         before=acts(writes, flushes, writes, writes, flushes),
@@ -146,6 +166,9 @@ BROKEN: list[tuple[TakeOut, str, int]] = [
     (safeguards.no_retention, "readers", 1),
     (safeguards.no_tags, "tags", 0),
     (safeguards.no_index, "indexes", 0),
+    (safeguards.no_consumer_hold, "consumer", 0),
+    (safeguards.no_consumer_epoch, "consumers", 1),
+    (safeguards.no_consumer_compare, "consumers", 1),
     (safeguards.no_pinned_deletes, "merges", 1),
     (safeguards.no_progress_at_the_commit, "merges", 1),
 ]

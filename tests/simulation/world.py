@@ -196,7 +196,7 @@ class World:
         identifiers = random.Random(self.dice.random())
         with (
             mock.patch.object(time, "sleep", self._slept),
-            mock.patch.object(uuid, "uuid4", partial(_identifier, identifiers)),
+            mock.patch.object(uuid, "uuid4", partial(identifier, identifiers)),
             mock.patch("memwal.lsm.wal.prefetch.ThreadPool", _Inline),
         ):
             state = random.getstate()
@@ -282,7 +282,7 @@ class World:
         self.sleep(seconds)
 
 
-def _identifier(dice: random.Random) -> uuid.UUID:
+def identifier(dice: random.Random) -> uuid.UUID:
     return uuid.UUID(int=dice.getrandbits(128))
 
 
