@@ -14,7 +14,6 @@ from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
 from memwal.base_table.refs import (
-    TAGS_DIR,
     ConsumerTag,
     delete_tag,
     list_consumer_tags,
@@ -297,8 +296,9 @@ class Consumer:
             place_tag(base, tag)
         except ObjectNotFoundError as error:
             raise expired(self._location, f"version {base.version} was cleaned up") from error
-        # Lance does not sync tags. A state never names one that a crash of the machine could tear.
-        self._location.store.sync(TAGS_DIR)
+        # Lance syncs neither tags nor its own commits. No state, and no token that is stored with
+        # the rows, names a tag or a version that a crash of the machine takes away.
+        self._location.store.barrier(up_to=tag.key)
         return tag, int(base.dataset.latest_version) == base.version
 
     def _advance(self, state: ConsumerState, token: str | None, tag: ConsumerTag | None) -> None:

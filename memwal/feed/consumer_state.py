@@ -22,7 +22,7 @@ for later ones it stores a later step.
 | read: plan a feed | nothing happened | | another feed |
 | read: place a tag with the next step | it holds until the next commit, reset, or expiry | the version is gone: planned anew | a tag for each version that was read |
 | read: check that the version is the newest | the same | it is not: planned anew, as for :mod:`memwal.spark.source.read_tags` | |
-| commit: make the tag durable, replace the state | the token is committed; the collector deletes the tag before it | another process claimed, the collector expired, or a reset came first: an error that names it | the stored token is this one: nothing to do. Without an answer the tag stays, also after later reads: the state may name it |
+| commit: make tag and version durable, replace the state | the token is committed; the collector deletes the tag before it | another process claimed, the collector expired, or a reset came first: an error that names it | the stored token is this one: nothing to do. Without an answer the tag stays, also after later reads: the state may name it |
 | commit: delete the tags before | the collector deletes the others | a tag with the id of this process, which no later state names | nothing to delete |
 | reset: tag, then replace | as for a commit | as for a commit | as for a commit |
 | drop: replace the state by one that says so | the collector deletes the tags | as for a commit | dropped already |

@@ -168,7 +168,7 @@ class TestHolding:
             flush(table, [2])
             table.merge()
 
-        store.act("sync", replaced, key=TAGS_DIR)
+        store.act("barrier", replaced, key=TAGS)
         feed = table.consumer("c").read()
         assert feed.version == table.version
         assert tags(table) == 1
@@ -178,7 +178,8 @@ class TestHolding:
     ) -> None:
         store = faults.of(table.location)
         table.consumer("c", start="now")
-        assert store.calls.index(("sync", TAGS_DIR)) < store.calls.index(("create", STATE))
+        before = store.calls[: store.calls.index(("create", STATE))]
+        assert any(call == "barrier" and key.startswith(TAGS_DIR) for call, key in before)
 
     def test_nothing_of_a_version_that_is_gone(self, table: memwal.Table) -> None:
         other = table.changes().token
@@ -397,7 +398,7 @@ class TestFaults:
             flush(table, {3: number, number + 10: 0}, [number + 9])
             table.merge()
             store.kill("*", "_memwal/consumers/*", skip=number, after=after)
-            store.kill("sync", TAGS_DIR, skip=number, after=after)
+            store.kill("barrier", TAGS, skip=number, after=after)
             store.kill("delete", TAGS, skip=number, after=after)
             with suppress(Killed):
                 call(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from power_cuts import job_scenes, table_scenes, writer_scenes
+from power_cuts import consumer_scenes, job_scenes, table_scenes, writer_scenes
 from power_cuts.scenes import DONE, WRITTEN, Known, Scene, Stage
 from support.data.sampled import drawn
 from support.data.tables import rows, state
@@ -17,10 +17,10 @@ import memwal
 from memwal.errors import CorruptDataError
 
 JOBS = job_scenes.SCENES
-SCENES = {**table_scenes.SCENES, **writer_scenes.SCENES, **JOBS}
+SCENES = {**table_scenes.SCENES, **writer_scenes.SCENES, **consumer_scenes.SCENES, **JOBS}
 QUICK = {
     *("create", "tags", "steps", "merge", "writes", "flushes", "takeovers", "new table"),
-    *("new column", "merged upserts", "collections"),
+    *("new column", "merged upserts", "collections", "consumer"),
 }
 """What the default tests try; the others are slow."""
 
@@ -118,6 +118,8 @@ def check_scene(tmp_path: Path, scene: str, most: int | None) -> None:
             ("index build", "_versions/", BEGINNING),
             ("compaction", "^syncfs", BEGINNING),
             ("new region spec", "^syncfs", BEGINNING),
+            ("consumer", "^syncfs", BEGINNING),
+            ("consumer", "/consumers/", BEGINNING),
         ],
         seed="a sync",
     ),

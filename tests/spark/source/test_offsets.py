@@ -202,6 +202,9 @@ def test_where_a_batch_ended_is_kept(table: memwal.Table) -> None:
     query.run_batch()
     flush(table, [2])
     table.merge()
+    # The first batch is done by then, and the second is not planned.
+    with pytest.raises(Died):
+        query.run_batch(dies_at=3)
     collect_all(table)
     query.catch_up()
     assert query.copy == {1: 1}
