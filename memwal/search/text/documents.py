@@ -136,9 +136,9 @@ class PartitionGroup:
         return Postings(documents, counts, self.lengths[documents].astype(np.int64))
 
     def _read(self, term: str) -> tuple[Numbers, Numbers]:
-        encoded = [partition.encoded(term) for partition in self.partitions]
-        lists = [one for one in encoded if one is not None]
         try:
+            encoded = [partition.encoded(term) for partition in self.partitions]
+            lists = [one for one in encoded if one is not None]
             documents, counts = decode_postings(lists, name=f"a list of {term!r}")
         except CorruptDataError:
             # The damaged one is named, and left out from then on.

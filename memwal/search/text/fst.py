@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from memwal.errors import CorruptDataError
@@ -78,16 +77,18 @@ class TokenMap:
         """Return the number of a token, None if it is not in the map."""
         if not self._size:
             return None
-        with self._corruption_errors():
-            total, address = 0, self._root
+        total, address = 0, self._root
+        try:
             for byte in token.encode():
                 step = self._step(address, byte)
                 if step is None:
                     return None
                 total += step[0]
                 address = step[1]
-            final, output, _ = self._node(address)
-            return self._number_of(total + output) if final else None
+            output = self._final_output(address)
+            return None if output is None else self._number_of(total + output)
+        except IndexError as error:
+            raise self._corruption(error) from error
 
     def tokens(self) -> Iterator[tuple[str, int]]:
         """Iterate over all tokens with their numbers, in byte order."""
@@ -99,8 +100,10 @@ class TokenMap:
         """Iterate over tokens within an edit distance (-1: any), of one prefix, in byte order."""
         if not self._size:
             return
-        with self._corruption_errors():
+        try:
             yield from self._walk(token, distance, token.encode()[:prefix])
+        except IndexError as error:
+            raise self._corruption(error) from error
 
     def _walk(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
         todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
@@ -125,15 +128,11 @@ class TokenMap:
                         continue
                 todo.append((target, further, total + more, reached))
 
-    @contextmanager
-    def _corruption_errors(self) -> Iterator[None]:
-        """Translate an offset outside of the map to CorruptDataError."""
-        try:
-            yield
-        except IndexError as error:
-            raise CorruptDataError(
-                f"{self._name} is not a map of tokens: {error}; build the index again"
-            ) from error
+    def _corruption(self, error: IndexError) -> CorruptDataError:
+        """Return the error to raise for an offset outside of the map."""
+        return CorruptDataError(
+            f"{self._name} is not a map of tokens: {error}; build the index again"
+        )
 
     def _number_of(self, number: int) -> int:
         if number >= self._lists:
@@ -151,12 +150,21 @@ class TokenMap:
             at = self._data.rfind(byte, wide.inputs - wide.fan_out, wide.inputs)
             if at < 0:
                 return None
-            number = wide.inputs - 1 - at
-            return self._output(wide, number), self._next(wide, number)
+            return self._transition(wide, wide.inputs - 1 - at)
         read, at = self._single_input(state, address)
         if read != byte:
             return None
         return (0, at - 1) if kind == 0b11 else self._single_target(at)
+
+    def _final_output(self, address: int) -> int | None:
+        """Return what a node adds to the number of a token that ends there; None if none does."""
+        if not address:
+            return 0
+        state = self._state(address)
+        if state >> 6 >= 0b10:
+            return None
+        wide = self._wide(state, address)
+        return self._number(wide.end, wide.output_size) if wide.final else None
 
     def _node(self, address: int) -> _Node:
         if address == 0:
@@ -171,7 +179,7 @@ class TokenMap:
             return False, 0, [(byte, *self._single_target(at))]
         wide = self._wide(state, address)
         transitions = [
-            (self._data[wide.inputs - 1 - i], self._output(wide, i), self._next(wide, i))
+            (self._data[wide.inputs - 1 - i], *self._transition(wide, i))
             for i in range(wide.fan_out)
         ]
         last = self._number(wide.end, wide.output_size) if wide.final else 0
@@ -213,12 +221,11 @@ class TokenMap:
             raise IndexError(f"the node at byte {address} has no room")
         return _WideNode(final, count, inputs, targets, target_size, outputs, output_size, end)
 
-    def _output(self, wide: _WideNode, number: int) -> int:
-        return self._number(wide.outputs - (number + 1) * wide.output_size, wide.output_size)
-
-    def _next(self, wide: _WideNode, number: int) -> int:
+    def _transition(self, wide: _WideNode, number: int) -> tuple[int, int]:
+        """Return output and next node of one of several transitions."""
+        output = self._number(wide.outputs - (number + 1) * wide.output_size, wide.output_size)
         at = wide.targets - (number + 1) * wide.target_size
-        return self._target(at, wide.target_size, wide.end)
+        return output, self._target(at, wide.target_size, wide.end)
 
     def _target(self, at: int, size: int, end: int) -> int:
         apart = self._number(at, size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -121,13 +121,12 @@ class TextPartition:
 
     def encoded(self, term: str) -> PostingList | None:
         """Return the posting list of a term; None if no document has it."""
-        with self._left_out_if_damaged():
-            number = self._tokens.get(term)
-            if number is None:
-                return None
-            return self._posting_lists.encoded(
-                number, documents=len(self.rows), varint_tail=self._varint_tail
-            )
+        number = self._tokens.get(term)
+        if number is None:
+            return None
+        return self._posting_lists.encoded(
+            number, documents=len(self.rows), varint_tail=self._varint_tail
+        )
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int) -> Iterator[str]:
         """Iterate over the terms within an edit distance, in byte order."""
@@ -145,14 +144,11 @@ class TextPartition:
         return positions
 
     def _read_postings(self, term: str) -> tuple[Numbers, Numbers]:
-        one = self.encoded(term)
-        name = f"the list of {term!r} in {self.uri}"
-        with self._left_out_if_damaged():
-            return decode_postings([] if one is None else [one], name=name)
-
-    def _left_out_if_damaged(self) -> AbstractContextManager[None]:
         root, _, file = self.uri.partition("/_indices/")
-        return _left_out_if_damaged(root, file.partition("/")[0])
+        with _left_out_if_damaged(root, file.partition("/")[0]):
+            one = self.encoded(term)
+            name = f"the list of {term!r} in {self.uri}"
+            return decode_postings([] if one is None else [one], name=name)
 
 
 class LanceTextIndex:
