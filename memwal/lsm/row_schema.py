@@ -71,6 +71,7 @@ class RowSchema:
         self._location = location
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
+        self.has_dictionaries = has_dictionaries(self.schema)
         # Schema of the log entries, if it has other types.
         self.logged = None if logged is None else stored_schema(logged, primary_key)
         self._upserts = _PlanCache(self._plan_upserts)

@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
@@ -246,16 +247,25 @@ class OpenRegions:
         return writes
 
     def _store_all(self, entries: Sequence[GroupEntry]) -> None:
+        """Store entries side by side: each thread takes the next one that no other has taken.
+
+        After an interrupt no more are taken, and those that other threads have begun are waited
+        for: an entry must not end while it is being stored.
+        """
         if self._context.appends_in_caller:
             for entry in entries:
                 entry.store()
             return
+        waiting = deque(entries)
         with self._lock:
             self.check_open()
-            stores = [self._context.appends.submit(other.store) for other in entries[1:]]
-        for entry in entries[:1]:
-            entry.store()
-        wait(stores)
+            helpers = [self._context.appends.submit(_store_each, waiting) for _ in entries[1:]]
+        try:
+            _store_each(waiting)
+        finally:
+            waiting.clear()
+            # Threads that are busy elsewhere are not needed any more.
+            wait([helper for helper in helpers if not helper.cancel()])
 
     def _with_writer(
         self,
@@ -524,3 +534,13 @@ class OpenRegions:
     def _close_if_idle(self, writer: RegionWriter, since: float) -> None:
         if writer.close_if_idle(since):
             self._forget(writer)
+
+
+def _store_each(waiting: deque[GroupEntry]) -> None:
+    """Store one entry after another until none waits."""
+    while True:
+        try:
+            entry = waiting.popleft()
+        except IndexError:
+            return
+        entry.store()

@@ -35,6 +35,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import region_dir
 from memwal.region.router import bucket_region_id
+from memwal.writer.region_writer.writer import RegionWriter, WholeRows
 
 
 def claimed(table: memwal.Table) -> list[str]:
@@ -345,6 +346,33 @@ class TestSeveralRegionsAtOnce:
         with table.writer() as again:
             again.upsert(numbered(0, 20, n=3))
         assert state(table) == dict.fromkeys(range(20), 3)
+
+    def test_an_interrupt_before_the_store_loses_no_later_write(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = make_table(buckets=2)
+        writer = table.writer()
+        writer.upsert(numbered(0, 20))
+        begin, begun = RegionWriter.begin, list[RegionWriter]()
+
+        def interrupted(region: RegionWriter, rows: WholeRows) -> object:
+            if begun:
+                raise KeyboardInterrupt
+            begun.append(region)
+            return begin(region, rows)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RegionWriter, "begin", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer.upsert(numbered(0, 20, n=1))
+        # The rows of the interrupted write must not count as logged, or the flush would let the
+        # next claim pass over the position that the next write takes.
+        writer.flush()
+        writer.upsert(numbered(0, 20, n=2))
+        writer.abort()
+        with table.writer() as again:
+            again.claim()
+        assert state(table) == dict.fromkeys(range(20), 2)
 
 
 class OneShotStream:

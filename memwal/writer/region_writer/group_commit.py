@@ -23,7 +23,14 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.boundary.lance_errors import limit_error
-from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
+from memwal.errors import (
+    InvalidInputError,
+    MemWalError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    WriterClosedError,
+)
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
 from memwal.lsm.wal.logged_rows import convert_entry
@@ -357,9 +364,23 @@ class GroupEntry:
 
     Only :meth:`store` waits for the store, and it may run on any thread. The thread that makes one
     leads the region's log; ``reserved`` is the queue of a log that :meth:`end` gives back.
+
+    An interrupt (or any error of another region) may end an entry that was never stored. Its
+    position is still free, and the next write takes it. If the rows went into the MemTable all the
+    same, the flush would record that position as covered, and the next claim would not replay the
+    write that was acknowledged there. So such an entry fails.
     """
 
-    __slots__ = ("_group", "_maybe_at", "_prepared", "_reserved", "_started", "_writer", "error")
+    __slots__ = (
+        "_group",
+        "_is_stored",
+        "_maybe_at",
+        "_prepared",
+        "_reserved",
+        "_started",
+        "_writer",
+        "error",
+    )
 
     def __init__(
         self, writer: EntryWriter, group: list[PendingWrite], *, reserved: LogQueue | None = None
@@ -370,6 +391,7 @@ class GroupEntry:
         self._started = time.perf_counter()
         self._prepared: PreparedEntry | None = None
         self._maybe_at: int | None = None
+        self._is_stored = False
         self.error: BaseException | None = None
         try:
             self._prepared = writer.prepare(group)
@@ -384,8 +406,10 @@ class GroupEntry:
         """Store the entry; an exception is kept in ``error``."""
         if self._prepared is not None:
             try:
+                self._maybe_at = self._writer.log.next_position
                 self._prepared = self._writer.log.put(self._prepared)
                 self._maybe_at = self._prepared.position
+                self._is_stored = True
             except BaseException as error:
                 self._maybe_at = self._writer.log.next_position
                 self.error = error
@@ -401,6 +425,8 @@ class GroupEntry:
             raise self.error
 
     def _finish_writes(self) -> None:
+        if self.error is None and self._prepared is not None and not self._is_stored:
+            self.error = _interrupted(self._maybe_at)
         if self.error is None:
             try:
                 self._writer.apply(self._group, self._prepared, self._started)
@@ -413,3 +439,10 @@ class GroupEntry:
             group = self._writer.fail(group, self.error)
         for write in group:
             write.finish(self.error)
+
+
+def _interrupted(maybe_at: int | None) -> MemWalError:
+    """Return the error of an entry that was ended before its store; None if that had not begun."""
+    if maybe_at is None:
+        return StoreUnavailableError("the write was interrupted, and nothing of it was stored")
+    return OutcomeUnknownError(f"the write was interrupted, and may be in the log at {maybe_at}")

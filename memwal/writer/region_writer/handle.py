@@ -70,7 +70,7 @@ class PendingWrite:
         self.bytes = 0
         for batch in self.batches:
             self.rows += batch.num_rows
-            self.bytes += _batch_bytes(batch)
+            self.bytes += _batch_bytes(batch, self.row_schema)
         self._gate.acquire()
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -277,15 +277,22 @@ def copy_error(error: BaseException) -> MemWalError:
     return copy
 
 
-def _batch_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch; an estimate for a few small rows.
+def _batch_bytes(batch: pa.RecordBatch, row_schema: RowSchema | None) -> int:
+    """Return the bytes of a batch, of a slice its own; an estimate for a few small rows.
 
     Arrow releases the GIL while it measures exactly, which costs a producer of single rows more
     than the rest of a write.
     """
     if batch.num_rows <= _FEW_ROWS and batch.get_total_buffer_size() <= _SMALL_BYTES:
         return int(_ASSUMED_ROW_BYTES * batch.num_rows)
-    return int(batch.nbytes)
+    if row_schema is None or row_schema.has_dictionaries:
+        return int(batch.nbytes)
+    try:
+        # As encoded, in a tenth of the time of nbytes, but without the dictionaries.
+        return int(pa.ipc.get_record_batch_size(batch))
+    except pa.ArrowException:
+        # It cannot be encoded: the log will refuse it.
+        return int(batch.nbytes)
 
 
 def _call_safely(call: Callable[[], None]) -> None:
