@@ -36,7 +36,6 @@ from memwal_airflow import DAG_OPTIONS, DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
 from memwal_airflow.drain.settings import are_drained
 from memwal_airflow.notifications.failures import record_dag_failure, run_deadline
-from memwal_airflow.notifications.owners import setting_by_owner
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
@@ -46,7 +45,7 @@ from memwal_airflow.operators.maintenance import (
     MemWalSnapshotOperator,
     MergeAndPlanOperator,
 )
-from memwal_airflow.provider.settings import OWNER_ROLES
+from memwal_airflow.provider.settings import OWNER_ROLES, setting_by_owner
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.gate import TableGateSensor
 from memwal_airflow.triggers.gate import start_arguments

@@ -18,19 +18,18 @@ from __future__ import annotations
 import logging
 import random
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, get_current_context, get_parsing_context, task
 
 import memwal.catalog
 from memwal.catalog.records import START_JOB, ManagedTable, read_snapshot
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import MemWalError
 from memwal.fleet.health import is_unwatched
 from memwal.spark.result_store import clean_results
 from memwal.util.records import JsonObject
-from memwal_airflow import DAG_OPTIONS, SECTION
+from memwal_airflow import DAG_OPTIONS
 from memwal_airflow.assets import due_asset, unwatched_asset
 from memwal_airflow.dag_factory import snapshot_path
 from memwal_airflow.drain.dag import build_drain_dag
@@ -45,31 +44,6 @@ from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
 from memwal_airflow.triggers.active_runs import active_runs
 from memwal_airflow.version_compat import AirflowException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSettings:
-    """Settings of the fleet DAG, by the names that they have in ``airflow.cfg``."""
-
-    fleet_schedule: str | None = FLEET_SCHEDULE.default  # A cron expression, or None for "none".
-    verify_tables_per_day: int = VERIFY_TABLES_PER_DAY.default
-    due_watchers: int = DUE_WATCHERS.default
-
-    @classmethod
-    def read(cls) -> Self:
-        """Read the settings; ``AIRFLOW__MEMWAL__FLEET_SCHEDULE`` and so on override the file."""
-        schedule = FLEET_SCHEDULE.read().strip()
-        watchers = DUE_WATCHERS.read()
-        if watchers < 1:
-            raise InvalidInputError(
-                f"[{SECTION}] due_watchers is {watchers}; give 1, or the number of triggerers."
-            )
-        return cls(
-            fleet_schedule=None if schedule.lower() in ("", "none") else schedule,
-            verify_tables_per_day=VERIFY_TABLES_PER_DAY.read(),
-            due_watchers=watchers,
-        )
-
 
 FLEET_DAG_ID = "memwal_fleet"
 
@@ -87,37 +61,34 @@ abandoned results and pods of drivers. `notify` sends events through the connect
 """
 
 
-def build_fleet_dags(settings: FleetSettings | None = None) -> dict[str, DAG]:
+def build_fleet_dags() -> dict[str, DAG]:
     """Build the fleet DAG, and the DAG of the tables that are due, by DAG id.
 
     The second one starts the DAGs of the tables, or, where they are drained, runs their jobs.
-    Where Airflow parses the DAG file for a task, only the DAG of that task is built.
-
-    Parameters
-    ----------
-    settings : FleetSettings, optional
-        Default: those of ``airflow.cfg``.
+    Where Airflow parses the DAG file for a task, only the DAG of that task is built. Raises
+    InvalidInputError if a setting in ``airflow.cfg`` is invalid.
     """
-    settings = settings or FleetSettings.read()
+    watchers = DUE_WATCHERS.read()
     parsed_dag_id = get_parsing_context().dag_id
     tables = exported_tables()
     drained = are_drained(tables)
     dags = {}
     if parsed_dag_id in (None, FLEET_DAG_ID):
-        dags[FLEET_DAG_ID] = _build_fleet_dag(settings, drained=drained)
+        dags[FLEET_DAG_ID] = _build_fleet_dag(drained=drained)
     if drained and parsed_dag_id in (None, DRAIN_DAG_ID):
         pools = {pool_of(table) for table in tables if table.enabled and table.starts_when_due}
-        dags[DRAIN_DAG_ID] = build_drain_dag(watchers=settings.due_watchers, pools=pools)
+        dags[DRAIN_DAG_ID] = build_drain_dag(watchers=watchers, pools=pools)
     if not drained and parsed_dag_id in (None, DUE_DAG_ID):
-        dags[DUE_DAG_ID] = build_due_dag(watchers=settings.due_watchers)
+        dags[DUE_DAG_ID] = build_due_dag(watchers=watchers)
     return dags
 
 
-def _build_fleet_dag(settings: FleetSettings, *, drained: bool) -> DAG:
+def _build_fleet_dag(*, drained: bool) -> DAG:
+    schedule = FLEET_SCHEDULE.read().strip()
     with DAG(
         dag_id=FLEET_DAG_ID,
         description="Discovery of tables, upkeep of the catalog, verification of a sample",
-        schedule=settings.fleet_schedule,
+        schedule=None if schedule.lower() in ("", "none") else schedule,
         max_active_runs=1,
         **DAG_OPTIONS,
         tags=["memwal"],
@@ -133,7 +104,7 @@ def _build_fleet_dag(settings: FleetSettings, *, drained: bool) -> DAG:
         prune() >> export()
         if ResultsFolder.configured() is not None:
             clean_up()
-        chosen = choose_tables(settings.verify_tables_per_day)
+        chosen = choose_tables(VERIFY_TABLES_PER_DAY.read())
         MemWalVerifyOperator.partial(task_id="verify", sample_generations=1).expand(table=chosen)
         start_unwatched(drained=drained)
         notify()

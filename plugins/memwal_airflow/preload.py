@@ -52,10 +52,10 @@ def preload() -> None:
         import_module(name)
     from memwal.spark.connect import CONNECT_PREFIX
     from memwal.spark.session import without_harmless_warnings
-    from memwal_airflow.spark.settings import configured_connection, configured_master
+    from memwal_airflow.provider.settings import SPARK_CONN_ID, SPARK_MASTER
 
     # Of a connection, only a task may ask for the type.
-    if configured_connection() is not None or configured_master().startswith(CONNECT_PREFIX):
+    if SPARK_CONN_ID.read() or SPARK_MASTER.read().startswith(CONNECT_PREFIX):
         with suppress(ModuleNotFoundError), without_harmless_warnings():
             for name in CONNECT_MODULES:
                 import_module(name)

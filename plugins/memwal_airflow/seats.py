@@ -24,8 +24,8 @@ from memwal.jobs.table.store_check import CheckState, StoreCheck
 from memwal.util.records import plain_value
 from memwal_airflow.drain.settings import are_drained
 from memwal_airflow.due_dag import DUE_DAG_ID
-from memwal_airflow.fleet_dag import FleetSettings
 from memwal_airflow.links import DRAIN_DAG_ID
+from memwal_airflow.provider.settings import DUE_WATCHERS
 from memwal_airflow.triggers.due import TablesDueTrigger
 
 
@@ -34,7 +34,7 @@ def seat_checks(catalog: Catalog, session: Session) -> Iterator[StoreCheck]:
 
     ``session`` is one of Airflow's database.
     """
-    watchers = FleetSettings.read().due_watchers
+    watchers = DUE_WATCHERS.read()
     capacity = conf.getint("triggerer", "capacity")
     silence = conf.getfloat("triggerer", "triggerer_health_check_threshold")
     alive = list(

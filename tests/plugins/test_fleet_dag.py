@@ -8,7 +8,6 @@ from unittest.mock import MagicMock
 import pytest
 from memwal_airflow import fleet_dag
 from memwal_airflow.fleet_dag import (
-    FleetSettings,
     build_fleet_dags,
     sample_tables,
     start_unwatched,
@@ -24,7 +23,6 @@ from memwal.jobs.job import JobResult
 
 
 def test_without_settings_little_is_verified() -> None:
-    assert FleetSettings.read() == FleetSettings()
     dag = build_fleet_dags()["memwal_fleet"]
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("memwal_fleet", "@hourly", 1)
     assert set(dag.task_ids) == {
@@ -40,19 +38,11 @@ def test_without_settings_little_is_verified() -> None:
 
 
 def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "FLEET_SCHEDULE": "none",
-        "VERIFY_TABLES_PER_DAY": "9",
-        "DUE_WATCHERS": "3",
-    }.items():
-        monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
-    assert FleetSettings.read() == FleetSettings(
-        fleet_schedule=None,
-        verify_tables_per_day=9,
-        due_watchers=3,
-    )
+    monkeypatch.setenv("AIRFLOW__MEMWAL__FLEET_SCHEDULE", "none")
+    monkeypatch.setenv("AIRFLOW__MEMWAL__VERIFY_TABLES_PER_DAY", "9")
     dag = build_fleet_dags()["memwal_fleet"]
     assert dag.schedule is None
+    assert list(dag.get_task("choose_tables").op_args) == [9]
     # A search that fails is seen: nothing that succeeds comes after it.
     assert dag.get_task("register_folder").downstream_task_ids == set()
 

@@ -32,7 +32,7 @@ from memwal.jobs.due import JOBS
 from memwal.jobs.job import Guard, JobResult, RunState, sentence
 from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.assets import indexed_asset, merged_asset
-from memwal_airflow.drain.settings import DrainSettings, is_here
+from memwal_airflow.drain.settings import is_here
 from memwal_airflow.due_dag import RECENT, still_due
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.notifications.events import notify_events
@@ -40,6 +40,7 @@ from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.operators.base import external_id, merge_extra, region_ids
 from memwal_airflow.operators.lineage import job_lineage
 from memwal_airflow.operators.maintenance import has_unmet, is_small
+from memwal_airflow.provider.settings import DRAIN_JOBS, DRAIN_SECONDS
 from memwal_airflow.run_params import includes
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.connected import ConnectServer, connect_server, run_connected
@@ -126,7 +127,7 @@ class MemWalDrainOperator(BaseOperator):
 
     def execute(self, context: Context) -> JsonObject:
         """Run the jobs, and return what was done."""
-        settings, params = DrainSettings.read(), context["params"]
+        params = context["params"]
         with closing(memwal.catalog.Catalog()) as catalog:
             try:
                 wanted = wanted_tables(catalog, context["triggering_asset_events"], params)
@@ -143,7 +144,7 @@ class MemWalDrainOperator(BaseOperator):
             if any(params.get(name) for name in _BY_HAND):
                 self._run_by_hand(catalog, tables, context, report)
             else:
-                self._run_due(catalog, tables, settings, context, report)
+                self._run_due(catalog, tables, context, report)
             self.raise_if_killed()
             self._update_assets(catalog, context)
         followed = [self.failed_task_id] if report.failed else []
@@ -195,7 +196,6 @@ class MemWalDrainOperator(BaseOperator):
         self,
         catalog: memwal.catalog.Catalog,
         tables: Iterable[ManagedTable],
-        settings: DrainSettings,
         context: Context,
         report: Report,
     ) -> None:
@@ -203,14 +203,14 @@ class MemWalDrainOperator(BaseOperator):
 
         self._fleet = fleet = Fleet(
             catalog,
-            budget=Budget(jobs=settings.drain_jobs, bytes=_RUN_BYTES),
+            budget=Budget(jobs=DRAIN_JOBS.read(), bytes=_RUN_BYTES),
             tables=[table.name for table in tables],
             storage_options=self._options_of,
             on_outcome=report.add,
             runtime=Runtime(execute=self._execute_job, external_id=external_id(context)),
         )
         self.raise_if_killed()
-        fleet.run_once(seconds=settings.drain_seconds)
+        fleet.run_once(seconds=DRAIN_SECONDS.read())
 
     def _run_by_hand(
         self,

@@ -1,20 +1,18 @@
-"""Settings of whether tables have a DAG each, and of what runs in one task if they have not."""
+"""Settings of whether tables have a DAG each."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal.spark.connect import CONNECT_PREFIX
 from memwal_airflow import SECTION
-from memwal_airflow.provider.settings import DRAIN_JOBS, DRAIN_SECONDS, OWNER_ROLES, TABLE_DAGS
-from memwal_airflow.spark.settings import configured_connection, configured_master
+from memwal_airflow.provider.settings import OWNER_ROLES, SPARK_CONN_ID, SPARK_MASTER, TABLE_DAGS
 
 MAX_OWN_DAGS: Final = 50
 """Number of tables up to which each has a DAG by default."""
@@ -56,7 +54,7 @@ def is_here() -> bool:
 
 def _has_master(prefixes: tuple[str, ...]) -> bool:
     # Of a connection, only a task may ask for the type.
-    return configured_connection() is None and configured_master().startswith(prefixes)
+    return not SPARK_CONN_ID.read() and SPARK_MASTER.read().startswith(prefixes)
 
 
 def exported_tables() -> list[ManagedTable]:
@@ -78,29 +76,3 @@ def _mode() -> TableDags:
         raise InvalidInputError(
             f"[{SECTION}] table_dags is {text!r}; it must be one of {', '.join(TableDags)}."
         ) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainSettings:
-    """Limits of one task that runs the jobs of many tables, as they are named in ``airflow.cfg``.
-
-    Raises
-    ------
-    InvalidInputError
-        A limit is below 1.
-    """
-
-    drain_jobs: int = DRAIN_JOBS.default
-    drain_seconds: int = DRAIN_SECONDS.default
-
-    def __post_init__(self) -> None:
-        if min(self.drain_jobs, self.drain_seconds) < 1:
-            raise InvalidInputError(
-                f"[{SECTION}] drain_jobs and drain_seconds must be at least 1, and are "
-                f"{self.drain_jobs} and {self.drain_seconds}."
-            )
-
-    @classmethod
-    def read(cls) -> Self:
-        """Read the settings; ``AIRFLOW__MEMWAL__DRAIN_JOBS`` and so on override the file."""
-        return cls(drain_jobs=DRAIN_JOBS.read(), drain_seconds=DRAIN_SECONDS.read())

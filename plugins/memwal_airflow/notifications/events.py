@@ -25,8 +25,7 @@ from memwal.fleet.alerts import (
     notify_channel,
 )
 from memwal.util.records import JsonMapping
-from memwal_airflow.notifications.owners import setting_by_owner
-from memwal_airflow.provider.settings import NOTIFY_CONN_ID, NOTIFY_OWNERS
+from memwal_airflow.provider.settings import NOTIFY_CONN_ID, NOTIFY_OWNERS, setting_by_owner
 from memwal_airflow.version_compat import AirflowException
 
 logger = logging.getLogger(__name__)

@@ -493,11 +493,6 @@ def describe_assets(operator: BaseOperator, context: Context, extra: JsonMapping
         context["outlet_events"][asset].extra.update(extra)
 
 
-def describe_merge(operator: BaseOperator, context: Context, result: JsonMapping) -> None:
-    """Add the version, rows and generations of a merge to the events of the operator's assets."""
-    describe_assets(operator, context, merge_extra(result))
-
-
 def merge_extra(result: JsonMapping) -> JsonObject:
     """Return the version, rows and generations of a merge."""
     metrics = result["metrics"]

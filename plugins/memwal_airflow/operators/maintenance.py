@@ -24,15 +24,15 @@ from memwal_airflow.operators.base import (
     MemWalOperator,
     Target,
     describe_assets,
-    describe_merge,
     external_id,
+    merge_extra,
     region_ids,
 )
+from memwal_airflow.provider.settings import LOCAL_BELOW_BYTES
 from memwal_airflow.run_params import includes
 from memwal_airflow.skips import RegionsSkipped, TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.connected import connect_server, run_connected
 from memwal_airflow.spark.reattach import EarlierTry
-from memwal_airflow.spark.settings import local_below_bytes
 from memwal_airflow.version_compat import (
     XCOM_SKIPMIXIN_FOLLOWED,
     XCOM_SKIPMIXIN_KEY,
@@ -113,7 +113,7 @@ class TableCheckpointOperator(MemWalOperator):
 
     def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Describe the checkpoint on its assets."""
-        describe_merge(self, context, result)
+        describe_assets(self, context, merge_extra(result))
         return result
 
 
@@ -251,7 +251,7 @@ class MemWalMergeOperator(MemWalJobOperator):
     def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Describe the merge on its asset; fail if nothing at all could be merged."""
         if result["metrics"]["generations"]:
-            describe_merge(self, context, result)
+            describe_assets(self, context, merge_extra(result))
             return result
         if result["skipped_regions"] or result["warnings"]:
             kind = RegionsSkipped if result["skipped_regions"] else AirflowException
@@ -384,7 +384,7 @@ def is_small(spec: JobSpec, storage_options: Mapping[str, str] | None) -> bool:
     The base table counts as well: a merge of few rows searches all of it for their keys. The
     status is that by which the job is due; only a forced job has none, and it is read then.
     """
-    limit = local_below_bytes()
+    limit = LOCAL_BELOW_BYTES.read()
     if limit <= 0:
         return False
     status = spec.status

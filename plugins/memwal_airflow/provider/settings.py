@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from memwal.errors import InvalidInputError
+from memwal.util.safe_json import read_json
 from memwal_airflow import SECTION
 
 T = TypeVar("T", str, int, float)
@@ -24,19 +26,44 @@ class Setting(Generic[T]):
     default: T
     description: str
     example: str | None = None
+    least: int | None = None
     version_added: str = "0.1.0"
 
     def read(self) -> T:
         """Return the value, else the default.
 
-        Raises AirflowConfigException unless the value of a number is one.
+        Raises AirflowConfigException unless the value of a number is one, and InvalidInputError if
+        it is below the least one.
         """
         # Creating the configuration asks for the description of this package.
         from memwal_airflow.version_compat import conf
 
         readers = {str: conf.get, int: conf.getint, float: conf.getfloat}
         value: T = readers[type(self.default)](SECTION, self.key, fallback=self.default)
+        if self.least is not None and isinstance(value, int) and value < self.least:
+            raise InvalidInputError(
+                f"[{SECTION}] {self.key} is {value}, and must be at least {self.least}: "
+                f"{self.description}"
+            )
         return value
+
+
+def setting_by_owner(setting: Setting[str]) -> dict[str, str]:
+    """Return a setting that is a JSON object from owners to texts; empty if unset.
+
+    Raises ``InvalidInputError``, with its example, if it is anything else.
+    """
+    text = setting.read().strip()
+    try:
+        found = read_json(text) if text else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise InvalidInputError(
+            f"[{SECTION}] {setting.key} in airflow.cfg must be a JSON object by owners: "
+            f"{setting.example}"
+        )
+    return found
 
 
 FLEET_SCHEDULE: Final = Setting(
@@ -49,6 +76,7 @@ DUE_WATCHERS: Final = Setting(
     "due_watchers",
     1,
     "Shards of the tables, each with one poll; at most the number of triggerers.",
+    least=1,
 )
 TABLE_DAGS: Final = Setting(
     "table_dags",
@@ -58,10 +86,13 @@ TABLE_DAGS: Final = Setting(
     "tables.",
 )
 DRAIN_JOBS: Final = Setting(
-    "drain_jobs", 2, "Jobs that a task of memwal_drain runs at once, each in a thread."
+    "drain_jobs", 2, "Jobs that a task of memwal_drain runs at once, each in a thread.", least=1
 )
 DRAIN_SECONDS: Final = Setting(
-    "drain_seconds", 600, "Seconds after which a task of memwal_drain starts no other job."
+    "drain_seconds",
+    600,
+    "Seconds after which a task of memwal_drain starts no other job.",
+    least=1,
 )
 VERIFY_TABLES_PER_DAY: Final = Setting(
     "verify_tables_per_day", 3, "How many tables are verified within a day."

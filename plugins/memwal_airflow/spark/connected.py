@@ -18,8 +18,8 @@ from airflow.sdk import BaseHook
 from memwal.errors import InvalidInputError
 from memwal.spark.connect import CONNECT_PREFIX, connect_session
 from memwal.spark.runner import spark_runner, with_trace_context
+from memwal_airflow.provider.settings import SPARK_CONN_ID, SPARK_MASTER
 from memwal_airflow.spark.application import LEASE_CHECK_SECONDS
-from memwal_airflow.spark.settings import configured_connection, configured_master
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -47,7 +47,7 @@ def connect_server(
     None if these name another Spark.
     """
     if conn_id is None and master is None:
-        conn_id, master = configured_connection(), configured_master()
+        conn_id, master = SPARK_CONN_ID.read() or None, SPARK_MASTER.read()
     if conn_id is not None:
         connection = BaseHook.get_connection(conn_id)
         if connection.conn_type != CONNECT_TYPE:

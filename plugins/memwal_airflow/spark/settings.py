@@ -17,13 +17,9 @@ from memwal.storage.credentials import read_options_file
 from memwal.storage.uris import LOCAL, parse_uri
 from memwal_airflow.provider.settings import (
     DEPLOY_MODE,
-    LOCAL_BELOW_BYTES,
     RESULTS_OPTIONS_FILE,
     RESULTS_URI,
     SPARK_APPS_FOLDER,
-    SPARK_CONN_ID,
-    SPARK_MASTER,
-    SPARK_PROPERTIES_FILE,
 )
 
 MASTER_PREFIX = "k8s://"
@@ -35,24 +31,6 @@ _APPS_IN_IMAGE = f"{IN_IMAGE}/opt/memwal/spark_apps"
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
 
 
-def configured_master() -> str:
-    """Return the master URL of ``[memwal] spark_master`` in ``airflow.cfg``, else ``local[*]``."""
-    return SPARK_MASTER.read()
-
-
-def configured_connection() -> str | None:
-    """Return the connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
-    return SPARK_CONN_ID.read() or None
-
-
-def local_below_bytes() -> int:
-    """Return ``[memwal] local_below_bytes`` of ``airflow.cfg``, else 256 MiB; 0 for always Spark.
-
-    Jobs of tables that store less run in the task's own process.
-    """
-    return LOCAL_BELOW_BYTES.read()
-
-
 def checked_deploy_mode(mode: str | None) -> str:
     """Return the mode, or without one ``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
 
@@ -62,11 +40,6 @@ def checked_deploy_mode(mode: str | None) -> str:
     if mode not in (CLIENT, CLUSTER):
         raise InvalidInputError(f"The deploy mode is {mode!r}; it must be client or cluster.")
     return mode
-
-
-def properties_file() -> str | None:
-    """Return ``[memwal] spark_properties_file`` in ``airflow.cfg``, if any."""
-    return SPARK_PROPERTIES_FILE.read() or None
 
 
 def application_path(name: str, *, mode: str = CLIENT) -> str:

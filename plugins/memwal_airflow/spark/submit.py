@@ -18,18 +18,15 @@ from airflow.sdk import Connection
 from memwal.errors import InvalidInputError
 from memwal.spark.connect import AUTH_VARIABLE
 from memwal.util.optional_deps import how_to_install
-from memwal_airflow.provider.settings import SPARK_MASTER
+from memwal_airflow.provider.settings import SPARK_CONN_ID, SPARK_MASTER, SPARK_PROPERTIES_FILE
 from memwal_airflow.spark.connected import ConnectServer, connect_server
 from memwal_airflow.spark.settings import (
     CLIENT,
     CLUSTER,
     application_path,
     checked_deploy_mode,
-    configured_connection,
-    configured_master,
     is_kubernetes,
     job_environment,
-    properties_file,
 )
 
 _KUBERNETES_PROVIDER = "airflow.providers.cncf.kubernetes"
@@ -149,10 +146,10 @@ def submit_hook(
     if server is not None:
         conn_id = None
     elif master is None:
-        conn_id = conn_id or configured_connection()
+        conn_id = conn_id or SPARK_CONN_ID.read()
     return JobSubmitHook(
-        master=None if conn_id else master or configured_master(),
+        master=None if conn_id else master or SPARK_MASTER.read(),
         server=server,
         conn_id=conn_id or "memwal_spark",
-        **{"properties_file": properties_file(), **options},
+        **{"properties_file": SPARK_PROPERTIES_FILE.read() or None, **options},
     )

@@ -33,8 +33,8 @@ from memwal.errors import MemWalError
 from memwal.fleet.health import Health
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.due_dag import DUE_DAG_ID
-from memwal_airflow.fleet_dag import FleetSettings
 from memwal_airflow.links import DRAIN_DAG_ID
+from memwal_airflow.provider.settings import DUE_WATCHERS
 from memwal_airflow.seats import watched_shards
 from memwal_airflow.triggers.due_tables import shard_of
 
@@ -135,7 +135,7 @@ def _watcher_problems(
     session: Session, catalog: Catalog, since: datetime
 ) -> Iterator[AirflowProblem]:
     """Yield a problem for all tables if no shard is watched, else one for each table of a shard."""
-    shards = FleetSettings.read().due_watchers
+    shards = DUE_WATCHERS.read()
     missing = set(range(shards)) - watched_shards(session, shards=shards)
     if not missing:
         return

@@ -209,8 +209,14 @@ def runs(
 
 @router.get("/tables/{name}/collection")
 def explain_garbage(managed: ReadableTable) -> JsonObject:
-    """Return the decisions of a collection now, with their reasons."""
-    return explain_collection(managed)
+    """Return the decisions of a collection, at most 30 s old; 502 for a broken table."""
+    # A changed policy or address has another key, so it is computed anew.
+    entry = _cache_entry(managed.name, managed.updated_at)
+    with entry.lock:
+        if entry.answer is None or time.monotonic() >= entry.until:
+            entry.answer = _dry_run(managed)
+            entry.until = time.monotonic() + CACHE_SECONDS
+        return entry.answer
 
 
 CACHE_SECONDS = 30.0
@@ -223,17 +229,6 @@ class _CachedAnswer:
     lock: threading.Lock = field(default_factory=threading.Lock)
     answer: JsonObject | None = None
     until: float = 0.0
-
-
-def explain_collection(table: ManagedTable) -> JsonObject:
-    """Return the decisions of a collection, at most 30 s old; 502 for a broken table."""
-    # A changed policy or address has another key, so it is computed anew.
-    entry = _cache_entry(table.name, table.updated_at)
-    with entry.lock:
-        if entry.answer is None or time.monotonic() >= entry.until:
-            entry.answer = _dry_run(table)
-            entry.until = time.monotonic() + CACHE_SECONDS
-        return entry.answer
 
 
 @lru_cache(maxsize=1000)

@@ -11,6 +11,8 @@ import pytest
 from memwal_airflow.provider import settings
 from memwal_airflow.provider.settings import SETTINGS, Setting
 
+from memwal.errors import InvalidInputError
+
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = {
     path: ast.parse(path.read_text())
@@ -49,6 +51,13 @@ def test_a_setting_has_its_default_and_the_type_of_it(
     monkeypatch.setenv(variable, "7")
     assert setting.read() == type(setting.default)("7")
     assert f"| `{setting.key}` |" in airflow_settings.markdown()
+
+
+@pytest.mark.parametrize("name", ["DUE_WATCHERS", "DRAIN_JOBS", "DRAIN_SECONDS"])
+def test_a_number_below_the_least_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", "0")
+    with pytest.raises(InvalidInputError):
+        vars(settings)[name].read()
 
 
 def test_airflow_lists_them_with_their_meaning_and_default(

@@ -10,7 +10,6 @@ import pytest
 from memwal_airflow.spark.settings import (
     ResultsFolder,
     application_path,
-    configured_master,
     job_environment,
 )
 from memwal_airflow.spark.submit import JobSubmitHook
@@ -68,12 +67,6 @@ def test_a_job_goes_on_with_the_trace_of_the_task() -> None:
         f"{task.get_span_context().trace_id:032x}",
         f"{task.get_span_context().span_id:016x}",
     ]
-
-
-def test_the_master_is_local_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configured_master() == "local[*]"
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
-    assert configured_master() == "local[1]"
 
 
 def test_a_master_needs_no_connection_and_means_client_mode() -> None:
