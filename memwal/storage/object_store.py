@@ -291,13 +291,25 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
     appear, now or later. After StoreAccessError, StoreFullError or ResourceLimitError nothing was
     written.
     """
+    was_unanswered = False
+
+    def attempt() -> bytes | None:
+        nonlocal was_unanswered
+        try:
+            return _create_or_read(store, key, data)
+        except StoreUnavailableError:
+            was_unanswered = True
+            raise
+
     try:
-        # This is on the hot path of every write, and setting up the retries costs more than the
-        # rest of this function. Any error but StoreUnavailableError is a refusal before anything
-        # was written, and is not retried.
-        return _create_or_read(store, key, data)
-    except StoreUnavailableError as error:
-        return _retry(store, key, data, first=error)
+        return retry_unavailable(attempt)
+    except StoreError as error:
+        if not was_unanswered:
+            # A refusal before anything was written.
+            raise
+        raise OutcomeUnknownError(
+            f"the store did not say whether {key} was written; it may or may not be there"
+        ) from error
 
 
 def is_temporary(name: str) -> bool:
@@ -339,22 +351,6 @@ def check_range(start: int, length: int) -> None:
             f"cannot read {length} bytes from offset {start}: the offset must be at least 0 and "
             "the length at least 1"
         )
-
-
-def _retry(store: ObjectStore, key: str, data: Data, *, first: StoreError) -> bytes | None:
-    failures = [first]
-
-    def attempt() -> bytes | None:
-        if failures:
-            raise failures.pop()
-        return _create_or_read(store, key, data)
-
-    try:
-        return retry_unavailable(attempt)
-    except StoreError as error:
-        raise OutcomeUnknownError(
-            f"the store did not say whether {key} was written; it may or may not be there"
-        ) from error
 
 
 def _create_or_read(store: ObjectStore, key: str, data: Data) -> bytes | None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from memwal.errors import ConflictError, StoreUnavailableError
-
-# tenacity is imported inside the functions: most steps succeed at once.
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
 
 Result = TypeVar("Result")
 
@@ -19,6 +16,8 @@ MAX_LOST_WRITES: Final = 3
 
 # Longer waits would not separate the processes better.
 _MAX_GROWTH = 20
+# Seconds that a store which does not answer gets before the second and before a late attempt.
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
 
 class LostRaceError(ConflictError):
@@ -47,40 +46,19 @@ def retry_lost_races(
     attempts in ``seconds``, see :func:`conflict_delay`. A step that raises LostWriteError is
     repeated too; the :data:`MAX_LOST_WRITES`-th is raised.
     """
-    try:
-        # Most steps succeed at once, and to set up the retries takes longer than some of them.
-        return step()
-    except (LostRaceError, LostWriteError) as error:
-        failures = [error]
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt
-
-    lost_writes = 0
-
-    def attempt() -> Result:
-        if failures:
-            raise failures.pop()
-        return step()
-
-    def is_lost(error: BaseException) -> bool:
-        nonlocal lost_writes
-        if isinstance(error, LostWriteError):
+    attempt = lost_writes = 0
+    while True:
+        attempt += 1
+        try:
+            return step()
+        except LostWriteError:
             lost_writes += 1
-            return lost_writes < MAX_LOST_WRITES
-        return isinstance(error, LostRaceError)
-
-    def wait(state: RetryCallState) -> float:
-        return conflict_delay(state.attempt_number, seconds)
-
-    retrying = Retrying(
-        retry=retry_if_exception(is_lost),
-        stop=stop_after_attempt(attempts),
-        wait=wait,
-        reraise=True,
-    )
-    try:
-        return retrying(attempt)
-    except LostRaceError as error:
-        raise exhausted from error.__cause__
+            if lost_writes == MAX_LOST_WRITES or attempt == attempts:
+                raise
+        except LostRaceError as error:
+            if attempt == attempts:
+                raise exhausted from error.__cause__
+        time.sleep(conflict_delay(attempt, seconds))
 
 
 def retry_unavailable(step: Callable[[], Result], *, attempts: int = 5) -> Result:
@@ -88,17 +66,12 @@ def retry_unavailable(step: Callable[[], Result], *, attempts: int = 5) -> Resul
 
     Between attempts it waits for a random time, at first of up to 0.05 s and at most of 2 s.
     """
-    from tenacity import (
-        Retrying,
-        retry_if_exception_type,
-        stop_after_attempt,
-        wait_random_exponential,
-    )
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_attempt(attempts),
-        wait=wait_random_exponential(multiplier=0.05, max=2),
-        reraise=True,
-    )
-    return retrying(step)
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return step()
+        except StoreUnavailableError:
+            if attempt == attempts:
+                raise
+        time.sleep(conflict_delay(1, min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT)))

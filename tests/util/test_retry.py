@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import tenacity
 from support.stores.faulty_store import skip_waits
 
 from memwal.errors import ConflictError, StoreAccessError, StoreUnavailableError
+from memwal.util import retry
 from memwal.util.retry import (
     MAX_LOST_WRITES,
     LostRaceError,
@@ -83,7 +83,7 @@ def test_other_errors_are_raised_at_once() -> None:
 
 def test_waits_are_random_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(tenacity.nap.time, "sleep", waits.append)
+    monkeypatch.setattr(retry.time, "sleep", waits.append)
     retry_lost_races(Race(40), attempts=41, seconds=0.5, exhausted=ConflictError("x"))
     assert len(waits) == 40
     assert all(0 <= wait <= 0.5 * min(number, 20) for number, wait in enumerate(waits, start=1))

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from memwal.errors import ObjectNotFoundError, StoreUnavailableError
+from memwal.errors import ObjectNotFoundError
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import ThreadPool
 from memwal.util.retry import retry_unavailable
@@ -71,16 +71,7 @@ def _grouped(
 
 
 def _read_objects(store: ObjectStore, keys: Sequence[str]) -> list[bytes | None]:
-    return [_read_object(store, key) for key in keys]
-
-
-def _read_object(store: ObjectStore, key: str) -> bytes | None:
-    read = partial(_get, store, key)
-    try:
-        return read()
-    except StoreUnavailableError:
-        # Most reads succeed at once, without the cost of what retries them.
-        return retry_unavailable(read)
+    return [retry_unavailable(partial(_get, store, key)) for key in keys]
 
 
 def _get(store: ObjectStore, key: str) -> bytes | None:

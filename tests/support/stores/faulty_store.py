@@ -27,6 +27,7 @@ from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import Data, LinkInfo, ObjectInfo, ObjectStore
 from memwal.storage.open import open_store
+from memwal.util import retry
 
 Answer = TypeVar("Answer")
 
@@ -390,7 +391,7 @@ def skip_waits(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
     For tests that fail at each of many requests.
     """
     hurried = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
-    for module in (tenacity.nap, *modules):
+    for module in (tenacity.nap, retry, *modules):
         monkeypatch.setattr(module, "time", hurried)
 
 
