@@ -79,7 +79,7 @@ _DESCRIPTION_V2: Final = pa.struct(
 
 def is_blob(field: pa.Field) -> bool:
     """Return whether a column has blobs, of either kind."""
-    return _is_marked(field) or is_blob_v2(field)
+    return (field.metadata or {}).get(_MARK) == b"true" or is_blob_v2(field)
 
 
 def is_blob_v2(field: pa.Field) -> bool:
@@ -100,10 +100,6 @@ def read_schema(schema: pa.Schema, handling: BlobHandling | None = None) -> pa.S
         )
     form = _in_bytes if handling == "all_binary" else _described
     return pa.schema([form(f) if is_blob(f) else f for f in schema], schema.metadata)
-
-
-def _is_marked(field: pa.Field) -> bool:
-    return (field.metadata or {}).get(_MARK) == b"true"
 
 
 def _described(field: pa.Field) -> pa.Field:

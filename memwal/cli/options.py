@@ -29,6 +29,7 @@ from memwal.errors import (
     ObjectNotFoundError,
     TableSetupError,
 )
+from memwal.format.paths import parse_region_name
 from memwal.region.spec_text import parse_type
 from memwal.storage.credentials import read_options_file
 from memwal.util.safe_json import is_unicode, read_json
@@ -65,7 +66,7 @@ def region_ids(ctx: typer.Context, incomplete: str) -> list[str]:
         names = sorted(entry.name for entry in os.scandir(folder / "_mem_wal"))
     except OSError:
         return []
-    return [name for name in names if name.startswith(incomplete) and _is_uuid(name)]
+    return [name for name in names if name.startswith(incomplete) and parse_region_name(name)]
 
 
 def _registered_uris(ctx: typer.Context) -> dict[str, str]:
@@ -81,14 +82,6 @@ def _registered_uris(ctx: typer.Context) -> dict[str, str]:
             return {table.name: table.uri for table in catalog.list()}
     except (MemWalError, OSError):
         return {}
-
-
-def _is_uuid(name: str) -> bool:
-    try:
-        UUID(name)
-    except ValueError:
-        return False
-    return True
 
 
 CatalogUrl = Annotated[

@@ -371,7 +371,11 @@ class TablePolls:
         if now < self._next_record:
             return
         self._next_record = now + _RECORD_SECONDS
-        polls = [poll for poll in self._polls.values() if poll.has_sample and _is_unrecorded(poll)]
+        polls = [
+            poll
+            for poll in self._polls.values()
+            if poll.has_sample and poll.looked_at - poll.recorded_at >= SEEN_SECONDS
+        ]
         if not polls:
             return
         # Taken first: a poll that ends meanwhile is recorded the next time.
@@ -500,11 +504,6 @@ class TablePolls:
             self._catalog.reports.record_due(table.name, due)
             poll.reported = frozenset(due)
         return reading.survey
-
-
-def _is_unrecorded(poll: _TablePoll) -> bool:
-    """Return whether the catalog is to be told that a table was looked at."""
-    return poll.looked_at - poll.recorded_at >= SEEN_SECONDS
 
 
 def _not_idle(polls: list[_TablePoll]) -> list[_TablePoll]:

@@ -145,7 +145,7 @@ class TableWatch:
                 self._last = last
                 return Reading(survey=reused, is_fresh=False)
         read_at = boot_seconds()
-        probe = _probe(location)
+        probe = _probe_type(location)(location)
         result = survey(catalog, managed, storage_options=location.storage_options, now=now)
         self._last = _Remembered(result, probe, read_at, now)
         return Reading(survey=result, is_fresh=True)
@@ -198,8 +198,8 @@ class TableWatch:
             last_runs=work.last_runs,
         )
         read_at = self._polled_at - (now - state.at).total_seconds()
-        kind = _FolderTimes if _is_local(location) else _Traced
-        self._last = _Remembered(remembered, kind(location, values, read_at), read_at, state.at)
+        probe = _probe_type(location)(location, values, read_at)
+        self._last = _Remembered(remembered, probe, read_at, state.at)
         self._polled_at = self._changed_at = read_at
 
     def _unchanged(self, managed: ManagedTable) -> _Remembered | None:
@@ -392,9 +392,5 @@ class _Traced:
         return None if info is None else [info.e_tag, info.modified.isoformat(), info.size]
 
 
-def _is_local(location: TableLocation) -> bool:
-    return location.store.folder_stamp(MEM_WAL_DIR) is not None
-
-
-def _probe(location: TableLocation) -> _FolderTimes | _Traced:
-    return _FolderTimes(location) if _is_local(location) else _Traced(location)
+def _probe_type(location: TableLocation) -> type[_FolderTimes | _Traced]:
+    return _Traced if location.store.folder_stamp(MEM_WAL_DIR) is None else _FolderTimes

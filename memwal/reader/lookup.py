@@ -97,7 +97,8 @@ def lookup_rows(
                 rows = described(rows.select(names))
             elif with_address and not hit.is_in_memory:
                 rows = with_values(hit.dataset(base), rows, written)
-            parts.append(_in_types(rows.select(names), read))
+            columns_read = [move_dictionary_nulls(rows.column(name)) for name in names]
+            parts.append(pa.Table.from_arrays(columns_read, schema=read))
     rows = pa.concat_tables(parts or [read.empty_table()])
     if len(encoded) > 1 and parts:
         place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
@@ -445,9 +446,3 @@ def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) 
         return dataset._take_rows(rows.tolist(), columns=list(names))
     batches = list(read_rows(dataset, rows, columns=names))
     return pa.Table.from_batches(batches).select(list(names))
-
-
-def _in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays(
-        [move_dictionary_nulls(column) for column in rows.columns], schema=schema
-    )

@@ -263,7 +263,11 @@ class Router:
             if region is None:
                 if len(self._cache) >= _CACHED_REGIONS:
                     self._cache.clear()
-                field_values = self._field_values(combination)
+                field_values = tuple(
+                    (field.field_id, value)
+                    for field, value in zip(self._spec.fields, combination, strict=True)
+                    if value is not None
+                )
                 region_id = self._adopted.get(frozenset(field_values)) or (
                     self._lance_region_id(combination[0])
                     if self._has_lance_ids and combination[0] is not None
@@ -278,13 +282,6 @@ class Router:
         if isinstance(self._spec.fields[0].transform, Bucket):
             return bucket_region_id(int.from_bytes(value, "little"))
         return identity_region_id(value)
-
-    def _field_values(self, stored: Sequence[bytes | None]) -> tuple[tuple[str, bytes], ...]:
-        return tuple(
-            (field.field_id, value)
-            for field, value in zip(self._spec.fields, stored, strict=True)
-            if value is not None
-        )
 
 
 def bucket_region_id(bucket: int) -> UUID:

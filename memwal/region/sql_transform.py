@@ -129,11 +129,6 @@ class Expression(Transform):
             return InvalidInputError
 
 
-@lru_cache(maxsize=64)
-def _engine(tokens: tuple[str, ...], types: tuple[pa.DataType, ...]) -> Engine:
-    return Engine(tokens, types)
-
-
 def _is_usable(data_type: pa.DataType) -> bool:
     if pt.is_timestamp(data_type):
         # The rules of a named zone change, and with them its calendar.
@@ -252,6 +247,9 @@ class Engine:
         return InvalidInputError(
             f"the region expression {self._text!r} has no value: {first_line(error)}"
         )
+
+
+_engine = lru_cache(maxsize=64)(Engine)
 
 
 def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:

@@ -37,7 +37,7 @@ from memwal.jobs.options import (
 
 if TYPE_CHECKING:
     from memwal.jobs.gc import CollectionResult, Decision
-    from memwal.jobs.merge.picker import MergePlan, PickDecision
+    from memwal.jobs.merge.picker import MergePlan
     from memwal.table import Table
 
 
@@ -83,7 +83,14 @@ def _print_plan(plan: MergePlan) -> None:
     print_records(
         plan.decisions,
         ("region", "generation", "size", "age", "commit", "why"),
-        ("region_id", "generation", _size, _age, "commit", "reason.text"),
+        (
+            "region_id",
+            "generation",
+            lambda decision: size(decision.bytes),
+            lambda decision: age(decision.age_seconds),
+            "commit",
+            "reason.text",
+        ),
     )
     count = plural(len(plan.parts), "task")
     print_line(f"{plan.method.value}, {count}: {plan.method.text}")
@@ -281,17 +288,9 @@ def _print_decisions(result: CollectionResult) -> None:
             "kind",
             "what",
             "objects",
-            _size,
+            lambda decision: size(decision.bytes),
             lambda decision: "delete" if decision.delete else "keep",
             "message",
             "until",
         ),
     )
-
-
-def _size(decision: Decision | PickDecision) -> str:
-    return size(decision.bytes)
-
-
-def _age(decision: PickDecision) -> str:
-    return age(decision.age_seconds)

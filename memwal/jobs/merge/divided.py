@@ -147,8 +147,9 @@ class _DividedMerge:
         return self.options.run(tasks, partial(_call_limited, function, limit))
 
     def _divide(self, base: BaseTable) -> tuple[Part, ...]:
-        """Divide the pending generations among tasks."""
-        pending = self._pending(base)
+        """Divide the pending generations among tasks, without skipped regions."""
+        stops = {region_id: region.generation for region_id, region in self.skipped.items()}
+        pending = still_pending(self.selections, base.details.merged, stops=stops)
         return divide(pending, self.options.commit_bytes, task_limit(self.options))
 
     def attempt(self) -> MergeOutcome:
@@ -208,11 +209,6 @@ class _DividedMerge:
         regions = [part.regions for part in self._divide(base) if part.share.number == 0]
         for skipped in gate.screen(base, run_id, regions, self.run):
             self._skip(skipped)
-
-    def _pending(self, base: BaseTable) -> list[RegionSelection]:
-        """Return the selections that a version does not have, without skipped regions."""
-        stops = {region_id: region.generation for region_id, region in self.skipped.items()}
-        return still_pending(self.selections, base.details.merged, stops=stops)
 
     def _reports(self, merged: Sequence[RegionSelection]) -> tuple[QualityReport, ...]:
         """Return the gate's reports, of merged regions and of those on hold."""

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError
-from memwal.jobs.merge.run_files import MERGES_DIR
+from memwal.jobs.merge.run_files import MERGES_DIR, encode_rows
 from memwal.lsm.indexes.btree_pages import PageRanges, pages_in_range
 from memwal.lsm.key_matches import match_keys
 from memwal.reader.base_rows import scan_in_groups, scan_keys
@@ -183,9 +183,6 @@ def _read_stored(location: TableLocation) -> pa.Table | None:
 
 
 def _write_stored(location: TableLocation, bounds: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, bounds.schema) as writer:
-        writer.write_table(bounds)
-    stream = sink.getvalue().to_pybytes()
+    stream = encode_rows(bounds).to_pybytes()
     digest = blake2b(stream, digest_size=_DIGEST_BYTES).digest()
     location.store_without_fsync.put(_PATH, digest + stream)
