@@ -140,6 +140,12 @@ def delete_torn_tags(location: TableLocation) -> None:
         store.delete_many(torn)
 
 
+def _tag_name(key: str) -> str:
+    """Return the name of the tag whose object has this key; empty for any other key."""
+    folder, _, name = key.rpartition("/")
+    return name.removesuffix(_SUFFIX) if folder == TAGS_DIR and name.endswith(_SUFFIX) else ""
+
+
 def _parse(key: str, data: bytes) -> Ref:
     try:
         values: Any = json.loads(data)
@@ -149,9 +155,6 @@ def _parse(key: str, data: bytes) -> Ref:
         return Ref(key, int(values["version"]), values["branch"] is not None)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return Ref(key, None)
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +210,7 @@ def parse_consumer_tag(name: str) -> ConsumerTag | None:
 
 def parse_consumer_tag_key(key: str) -> ConsumerTag | None:
     """Return the consumer tag whose object has this key; None for any other key."""
-    folder, _, name = key.rpartition("/")
-    if folder != TAGS_DIR or not name.endswith(_SUFFIX):
-        return None
-    return parse_consumer_tag(name.removesuffix(_SUFFIX))
+    return parse_consumer_tag(_tag_name(key))
 
 
 def list_consumer_tags(location: TableLocation, consumer: str) -> list[ConsumerTag]:
@@ -239,10 +239,7 @@ def user_tag_names(tags: Mapping[str, Mapping[str, object]]) -> str:
 
 def parse_read_tag_key(key: str) -> ReadTag | None:
     """Return the read tag whose object has this key; None for any other key."""
-    folder, _, name = key.rpartition("/")
-    if folder != TAGS_DIR or not name.endswith(_SUFFIX):
-        return None
-    return parse_read_tag(name.removesuffix(_SUFFIX))
+    return parse_read_tag(_tag_name(key))
 
 
 def place_tag(base: BaseTable, tag: ReadTag | ConsumerTag) -> bool:

@@ -41,7 +41,7 @@ from memwal.format.lance_files import (
     with_deletion_files,
 )
 from memwal.jobs.job import UnindexableRow
-from memwal.jobs.merge.run_files import read_stored
+from memwal.jobs.merge.run_files import encode_rows, read_stored
 from memwal.lsm.indexes.maintained import MaintainedIndex, index_of
 from memwal.lsm.region_places import router_in_force
 from memwal.quality.report import keys_as_json
@@ -246,11 +246,8 @@ def _names(base: BaseTable) -> list[str]:
 
 
 def _record(base: BaseTable, found: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    record = found.drop_columns([ROW_ADDRESS])
-    with pa.ipc.new_stream(sink, record.schema) as writer:
-        writer.write_table(record)
-    base.location.store.put(f"{UNINDEXABLE_DIR}/{uuid4()}.arrow", sink.getvalue())
+    record = encode_rows(found.drop_columns([ROW_ADDRESS]))
+    base.location.store.put(f"{UNINDEXABLE_DIR}/{uuid4()}.arrow", record)
 
 
 def _still_refused(base: BaseTable, record: pa.Table) -> pa.Table:
