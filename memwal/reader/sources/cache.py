@@ -189,7 +189,7 @@ class LruCache(Generic[Value]):
             while self._weight > self._limit and len(self._entries) > 1:
                 evicted.append(self._remove(next(iter(self._entries))))
         if self._weigh is not None:
-            _evict_to_budget(entry.last_use)
+            _evict_to_budget(entry)
         return value
 
     def use(self, key: Hashable) -> Value | None:
@@ -274,24 +274,51 @@ def cached_bytes() -> int:
     return sum(cache.nbytes for cache in all_caches())
 
 
-def _evict_to_budget(newest_use: int) -> None:
+@dataclass(slots=True)
+class _Room:
+    """Bytes that fit into the budget until all caches are added up again; at least as many do."""
+
+    budget: int = 0
+    nbytes: int = 0
+
+
+_room = _Room()
+_room_lock = threading.Lock()
+
+
+def _evict_to_budget(newest: _Entry[Any]) -> None:
     """Evict the least recently used values, of all caches, until the rest fits the budget.
 
-    Values that were used at ``newest_use`` or later stay however heavy they are.
+    The value that was just cached, and those that were used later, stay however heavy they are.
     """
     budget = cache_budget()
+    with _room_lock:
+        _room.nbytes -= newest.weight + _ENTRY_BYTES
+        if _room.budget == budget and _room.nbytes >= 0:
+            return
     caches = all_caches()
-    while sum(cache.nbytes for cache in caches) > budget:
+    while _add_up(caches, budget) < 0:
         candidates = [
             (last_use, cache)
             for cache in caches
             if cache.nbytes
             and (last_use := cache.oldest_use()) is not None
-            and last_use < newest_use
+            and last_use < newest.last_use
         ]
         if not candidates:
             return
         min(candidates, key=lambda candidate: candidate[0])[1].evict_oldest()
+
+
+def _add_up(caches: Collection[LruCache[Any]], budget: int) -> int:
+    """Return how many bytes the caches leave of a budget, and note it.
+
+    A value that another thread caches meanwhile counts, perhaps twice: its thread subtracts it
+    after it is cached, and waits for the lock.
+    """
+    with _room_lock:
+        _room.budget, _room.nbytes = budget, budget - sum(cache.nbytes for cache in caches)
+        return _room.nbytes
 
 
 def invalidate_stale(newest: BaseTable, others: Collection[BaseTable]) -> None:

@@ -37,6 +37,8 @@ _FORMATS: Final = ("1", "2")
 # The posting lists of so many tokens take a few MiB, and few generations have more. They are read
 # at once: there are many generations, and one request per generation and term would add up.
 _IN_MEMORY_TOKENS = 4 << 20
+# With Lance's default of 1,024, to start a batch takes longer than to read its rows.
+_BATCH_ROWS: Final = 1 << 16
 # Expected types: the buffers of these columns are read without conversion.
 _COLUMN_TYPES: Final = {
     "_rowid": pa.uint64(),
@@ -223,7 +225,7 @@ def _corrupt_index(uri: str, reason: object) -> CorruptDataError:
 
 
 def _read_table(reader: LanceFileReader, uri: str) -> pa.Table:
-    return _check_types(reader.read_all().to_table(), uri)
+    return _check_types(reader.read_all(batch_size=_BATCH_ROWS).to_table(), uri)
 
 
 def _check_types(rows: pa.Table, uri: str) -> pa.Table:
