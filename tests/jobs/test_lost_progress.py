@@ -18,7 +18,6 @@ from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal import RegionSpec
-from memwal.base_table.region_marks import find_lost_progress
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ProgressLostError
 from memwal.jobs.merge.commit import merge_commit
@@ -146,19 +145,6 @@ def test_jobs_are_held(went_back: memwal.Table, job: str) -> None:
     assert went_back.base().version == version
     assert generations(went_back) == [1, 2, 3]
     assert state(went_back) == {**WANTED, 4: 4}
-
-
-@pytest.mark.parametrize("collected", [False, True])
-def test_an_older_version_is_restored(table: memwal.Table, collected: bool) -> None:
-    if collected:
-        collect_all(table)
-    table.upsert(rows({1: 3, 4: 3}))
-    restore(table, merged=1)
-    assert state(table) == {0: 0, 1: 3, 2: 1, 3: 1, 4: 3}
-    assert find_lost_progress(table.base()) == {REGION: 2}
-    with pytest.raises(ProgressLostError):
-        table.merge()
-    assert "progress-lost" in {finding.code for finding in table.verify().findings}
 
 
 def test_an_older_base_table_is_put_in_place(table: memwal.Table, tmp_path: Path) -> None:

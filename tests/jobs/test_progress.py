@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data.merging import elsewhere
 from support.data.tables import MakeTable, base_state, numbered
 
 import memwal
@@ -24,12 +24,6 @@ def written(make_table: MakeTable) -> memwal.Table:
             writer.upsert(numbered(30 * turn, 30))
             writer.flush()
     return table
-
-
-def across_processes(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """Run tasks as a runner that sends them to another machine."""
-    sent = pickle.loads(pickle.dumps(function))
-    return [pickle.loads(pickle.dumps(sent(pickle.loads(pickle.dumps(task))))) for task in tasks]
 
 
 JOBS: dict[str, tuple[Callable[..., object], str, Unit]] = {
@@ -49,7 +43,7 @@ def prepare(table: memwal.Table, job: str) -> dict[str, Any]:
     return {"min_fragments": 2} if job == "compact" else {}
 
 
-@pytest.mark.parametrize("run", [None, across_processes], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("run", [None, elsewhere], ids=["here", "elsewhere"])
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_reports_from_nothing_to_all(
     make_table: MakeTable, job: str, run: Callable[..., Any] | None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-import lance
 import pytest
+from support.data.merging import elsewhere
 from support.data.tables import (
     REGION,
     MakeTable,
@@ -30,7 +29,6 @@ from support.data.tables import (
     state,
 )
 from support.faults.collecting import DAY, GRACE, HOUR, collect, drop
-from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
 import memwal
@@ -364,37 +362,7 @@ class TestOrphans:
         assert path.is_dir()
 
 
-class TestReadersWithinGrace:
-    def test_find_what_their_plan_names(self, merged_table: memwal.Table) -> None:
-        """At any time up to the grace period after the manifest stopped naming it."""
-        table = merged_table
-        flush(table, {5: 5})
-        plan = collect_sources(table.location)
-        assert [source.generation for source in plan.generations] == [4, 5]
-        old = manifest(table)
-        table.merge()
-        drop(table)
-        assert generations(table) == []
-        for seconds in (0.0, 100.0, 500.0):
-            collect(table, seconds)
-            for flushed in old.flushed:
-                if flushed.generation >= 4:
-                    lance.dataset(
-                        str(folder(table) / generation_dir(REGION, flushed.path))
-                    ).to_table()
-        collect(table, 620)
-        assert region_folders(table) == set()
-        assert state(table) == {**EXPECTED, 5: 5}
-
-    def test_a_generation_is_dropped_one_grace_period_after_its_merge(
-        self, table: memwal.Table
-    ) -> None:
-        flush(table, {1: 1})
-        table.merge()
-
-        assert collect(table, 500).metrics["generations_dropped"] == 0
-        assert collect(table, 620).metrics["generations_dropped"] == 1
-
+class TestGrace:
     def test_young_log_entries_stay(self, table: memwal.Table) -> None:
         writer = table.writer()
         writer.upsert(rows({1: 1}))
@@ -577,10 +545,7 @@ def test_tasks_and_outcomes_can_be_sent_to_other_machines(make_table: MakeTable)
 
     def run(tasks: Any, function: Any) -> list[Any]:
         sent.append(len(tasks))
-        return [
-            pickle.loads(pickle.dumps(pickle.loads(pickle.dumps((function, task)))[0](task)))
-            for task in tasks
-        ]
+        return elsewhere(tasks, function)
 
     result = collect(table, DAY, run=run, max_tasks=3, explain=True)
 

@@ -76,28 +76,6 @@ def test_regions_are_judged_one_by_one(make_table: MakeTable) -> None:
     assert removable(table, now()) == {first: 1, second: 0}
 
 
-def test_the_least_of_all_indexes_counts(make_table: MakeTable) -> None:
-    table = make_table(maintained_indexes=["id_idx", "n_idx"])
-    table.upsert(rows({1: 1}))
-    table.merge()
-    table.base().dataset.optimize.optimize_indices(index_names=["id_idx"])
-    assert removable(table, now()) == {REGION: 0}
-    table.base().dataset.optimize.optimize_indices(index_names=["n_idx"])
-    assert removable(table, now()) == {REGION: 1}
-
-
-def test_a_tag_on_a_branch_counts_for_where_the_branch_began(history: memwal.Table) -> None:
-    versions = {
-        lance.dataset(history.uri, version=version).count_rows(): version
-        for version in range(1, history.base().version + 1)
-    }
-    old = lance.dataset(history.uri, version=versions[1])
-    branch = old.create_branch("side")
-    branch.tags.create("on-side", ("side", branch.version))
-
-    assert removable(history, now()) == {REGION: 1}
-
-
 def version_with(table: memwal.Table, rows: int) -> int:
     """The oldest version with so many rows in the base table."""
     return next(

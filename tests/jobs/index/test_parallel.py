@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.data.indexed import (
     KINDS,
-    SCALAR,
     VECTOR,
     answers,
     indexed_copy,
@@ -21,6 +18,7 @@ from support.data.indexed import (
     rows,
     segments,
 )
+from support.data.merging import elsewhere
 from support.data.sampled import every
 from support.data.some_kinds import some
 from support.data.tables import REGION, merged
@@ -40,17 +38,9 @@ from memwal.util.retry import LostRaceError
 UNDIVIDED = ("IVF_SQ", "IVF_HNSW_SQ")
 
 
-def pickling(tasks: Any, function: Any) -> list[Any]:
-    """Run tasks as another machine would get them."""
-    function = pickle.loads(pickle.dumps(function))
-    return [
-        pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in tasks
-    ]
-
-
 def in_parts(table: memwal.Table, **options: Any) -> Any:
     return build_indexes(
-        table.location, IndexOptions(max_tasks=3, part_rows=1, run=pickling, **options)
+        table.location, IndexOptions(max_tasks=3, part_rows=1, run=elsewhere, **options)
     )
 
 
@@ -116,7 +106,7 @@ def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: s
 
     def run(tasks: Any, function: Any) -> list[Any]:
         nonlocal calls
-        results = pickling(tasks, function)
+        results = elsewhere(tasks, function)
         calls += 1
         if calls == 1:
             merge_rows(table, rows(0, 100, seed=2), rows(3000, 10))
@@ -151,7 +141,7 @@ def test_a_compaction_in_between_has_the_parts_built_again(tmp_path: Path) -> No
     rounds = []
 
     def run(tasks: Any, function: Any) -> list[Any]:
-        results = pickling(tasks, function)
+        results = elsewhere(tasks, function)
         rounds.append([type(task).__name__ for task in tasks])
         if len(rounds) == 1:
             assert table.base().dataset.optimize.compact_files().fragments_removed
@@ -186,7 +176,7 @@ def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None
     second = []
 
     def run(tasks: Any, function: Any) -> list[Any]:
-        results = pickling(tasks, function)
+        results = elsewhere(tasks, function)
         if not second:
             second.append(True)
             in_parts(table)
@@ -243,8 +233,3 @@ def test_numbers_below_one_are_refused(tmp_path: Path) -> None:
     for wrong in ("max_tasks", "part_rows", "max_segments"):
         with pytest.raises(memwal.errors.InvalidInputError):
             build_indexes(table.location, IndexOptions(**{wrong: 0}))
-
-
-def test_every_kind_has_a_question() -> None:
-    assert set(KINDS) == {*SCALAR, *VECTOR, "INVERTED"}
-    assert np.array(rows(0, 3).column("vector").to_pylist()).shape == (3, 8)

@@ -386,43 +386,38 @@ class TestKeyIndex:
 
 class TestDamagedGeneration:
     @pytest.mark.parametrize("commit_bytes", [500, 1 << 30])
-    def test_stops_its_region_in_every_part(self, table: memwal.Table, commit_bytes: int) -> None:
+    @pytest.mark.parametrize("number", [3, 4], ids=["every column", "no key column"])
+    def test_stops_its_region_in_every_part(
+        self, table: memwal.Table, number: int, commit_bytes: int
+    ) -> None:
         fill(table)
         region = REGIONS[0]
-        paths = sorted(folder(table).glob(f"_mem_wal/{region}/*_gen_3/data/*"))
-        assert paths
-        for path in paths:
-            path.write_bytes(path.read_bytes()[:-40])
+        (damaged,) = folder(table).glob(f"_mem_wal/{region}/*_gen_{number}")
+        if number == 3:
+            for path in (damaged / "data").iterdir():
+                path.write_bytes(path.read_bytes()[:-40])
+        else:
+            damage_column(damaged, TEXT)
 
         result = divided(table, commit_bytes=commit_bytes)
 
         (skipped,) = result.skipped_regions
-        assert (skipped.region_id, skipped.generation) == (str(region), 3)
+        assert (skipped.region_id, skipped.generation) == (str(region), number)
         assert merged(table, REGIONS[1]) == 4
-        assert merged(table, region) == 2
-
-    @pytest.mark.parametrize("commit_bytes", [500, 1 << 30])
-    def test_whose_keys_can_be_read(self, table: memwal.Table, commit_bytes: int) -> None:
-        fill(table)
-        region = REGIONS[0]
-        (path,) = folder(table).glob(f"_mem_wal/{region}/*_gen_4")
-        damage_column(path, TEXT)
-
-        result = divided(table, commit_bytes=commit_bytes)
-
-        (skipped,) = result.skipped_regions
-        assert (skipped.region_id, skipped.generation) == (str(region), 4)
-        assert merged(table, REGIONS[1]) == 4
-        assert merged(table, region) == 3
+        assert merged(table, region) == number - 1
 
 
 PLACES = ("rewriting", "matched", "committed")
+FOUND = f"{MERGES_DIR}/*/matched-*.arrow"
+"""What tasks store that compare a part of the keys each."""
 
 
 def at(place: str, store: FaultyStore, act: Callable[[], None]) -> Guard | None:
     """Have something done once at a place of the divided merge that comes next."""
     if place == "rewriting":
         store.act("put", act, key=f"{MERGES_DIR}/*.arrow", after=True)
+    elif place == "found":
+        store.act("put", act, key=FOUND, after=True)
     elif place == "committed":
         store.act("create", act, key=TABLE_MANIFEST, after=True)
     else:
@@ -453,40 +448,28 @@ def run_here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 class TestDeath:
     @pytest.mark.parametrize("landed", [True, False])
+    @pytest.mark.parametrize("dies", [True, False], ids=["dies", "does not know the outcome"])
     def test_at_the_commit_leaves_rows_and_progress_or_neither(
-        self, faults: FaultyStores, table: memwal.Table, landed: bool
+        self, faults: FaultyStores, table: memwal.Table, landed: bool, dies: bool
     ) -> None:
         fill(table)
-        die_at_commit(faults.of(table.location), after=landed)
+        store = faults.of(table.location)
+        if dies:
+            die_at_commit(store, after=landed)
+        else:
+            unknown = OutcomeUnknownError("the store does not say")
+            store.fail("create", TABLE_MANIFEST, unknown, after=landed)
         with pytest.raises((Killed, MemWalError)):
             divided(table, run=run_here)
-        faults.of(table.location).clear()
+        store.clear()
         assert (base_state(table) == EXPECTED) is landed
         assert table.status().backlog_generations == (0 if landed else 6)
         assert state(table) == EXPECTED
         assert table.verify(deep=True).clean
 
-        result = table.merge()
+        result = table.merge() if dies else divided(table)
 
         assert result.metrics["generations"] == (0 if landed else 6)
-        check_merged(table, EXPECTED)
-
-    @pytest.mark.parametrize("landed", [True, False])
-    def test_a_commit_with_an_unknown_outcome_is_finished_or_repeated(
-        self, faults: FaultyStores, table: memwal.Table, landed: bool
-    ) -> None:
-        fill(table)
-        store = faults.of(table.location)
-        unknown = OutcomeUnknownError("the store does not say")
-        store.fail("create", TABLE_MANIFEST, unknown, after=landed)
-        with pytest.raises(MemWalError):
-            divided(table, run=run_here)
-        store.clear()
-        assert state(table) == EXPECTED
-
-        result = divided(table)
-
-        assert (result.metrics["generations"] == 6) is not landed
         check_merged(table, EXPECTED)
 
     @pytest.mark.parametrize("undone", [True, False])
@@ -557,7 +540,7 @@ class TestTwoMergers:
             elif how == "undivided":
                 run_merge_task(replace(task, regions=first))
             else:
-                _merge_first_by_lance(table)
+                merge_first_by_lance(table)()
         running.exception()
 
         assert state(table) == EXPECTED
@@ -629,17 +612,11 @@ class TestTwoMergers:
     def test_a_native_one_that_was_prepared_before_is_refused(self, table: memwal.Table) -> None:
         """It would mark a generation below the progress, with older rows."""
         fill(table)
-        plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
-        first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
-        older = read_source(table.base(), first).upserts
-        builder = lance.dataset(table.uri).merge_insert("id").when_matched_update_all()
-        builder.when_not_matched_insert_all().mark_sstables_as_compacted(
-            [CompactedSsTable(str(r.region_id), r.generations[-1].number) for r in first]
-        )
+        commit_older = merge_first_by_lance(table)
         divided(table)
 
         with pytest.raises((OSError, ValueError)):
-            builder.execute(older)
+            commit_older()
         check_merged(table, EXPECTED)
 
     def test_of_different_regions_do_not_wait_for_each_other(
@@ -661,20 +638,24 @@ def first_two(table: memwal.Table) -> MergeTask:
 
 def _merge_first_divided(table: memwal.Table) -> None:
     """Merge the oldest generation of each region, in parts, without helping a run that sleeps."""
-    plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
-    first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
-    merge_divided(table.location, first, MergeOptions(commit_bytes=500))
+    merge_divided(table.location, first_of_each(table), MergeOptions(commit_bytes=500))
 
 
-def _merge_first_by_lance(table: memwal.Table) -> None:
+def first_of_each(table: memwal.Table) -> list[RegionSelection]:
+    """Return the oldest generation of each region."""
     plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
-    first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
-    source = read_source(table.base(), first)
+    return [replace(r, generations=r.generations[:1]) for r in plan.selections]
+
+
+def merge_first_by_lance(table: memwal.Table) -> Callable[[], object]:
+    """Prepare a merge of these by Lance's call, and return what makes its commit."""
+    first = first_of_each(table)
+    upserts = read_source(table.base(), first).upserts
     builder = lance.dataset(table.uri).merge_insert("id").when_matched_update_all()
     builder.when_not_matched_insert_all().mark_sstables_as_compacted(
         [CompactedSsTable(str(r.region_id), r.generations[-1].number) for r in first]
     )
-    builder.execute(source.upserts)
+    return lambda: builder.execute(upserts)
 
 
 DIRECT_WRITES: dict[str, tuple[Callable[[str], object], Rows]] = {
@@ -708,24 +689,10 @@ class TestPartsOfTheKeys:
     """Where tasks compare a part of the keys each, what they find is stored for the next stage."""
 
     OPTIONS: ClassVar[dict[str, Any]] = {"commit_bytes": 200, "max_tasks": 8}
-    FOUND = f"{MERGES_DIR}/*/matched-*.arrow"
 
     @pytest.fixture(autouse=True)
     def small_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(match, "MIN_TASK_ROWS", 1)
-
-    @contextmanager
-    def standing(self, faults: FaultyStores, table: memwal.Table) -> Iterator[Future[JobResult]]:
-        """Let a merge in another thread stand still after a task has stored what it found."""
-        pause = Pause()
-        faults.of(table.location).act("put", pause.stand, key=self.FOUND, after=True)
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(divided, table.location, run=run_here, **self.OPTIONS)
-            try:
-                assert pause.wait_until_reached(running)
-                yield running
-            finally:
-                pause.release()
 
     @pytest.mark.parametrize(("later", "matches"), [(1, 1), (8, 2)])
     def test_are_as_many_as_run_at_once_when_they_are_matched(
@@ -758,20 +725,7 @@ class TestPartsOfTheKeys:
 
         check_merged(table, EXPECTED)
         assert result.metrics["rows_deleted"] == 5
-        assert faults.of(table.location).count("put", self.FOUND) >= 4
-
-    def test_that_are_collected_too_early_fail_the_run_and_nothing_else(
-        self, faults: FaultyStores, table: memwal.Table
-    ) -> None:
-        fill(table)
-        with self.standing(faults, table) as running:
-            shutil.rmtree(folder(table) / MERGES_DIR)
-        with pytest.raises(MemWalError):
-            running.result()
-
-        assert state(table) == EXPECTED
-        divided(table, **self.OPTIONS)
-        check_merged(table, EXPECTED)
+        assert faults.of(table.location).count("put", FOUND) >= 4
 
     @pytest.mark.few(1)
     @pytest.mark.parametrize("write", ["append of a key that is merged", "delete", "compaction"])
@@ -780,7 +734,7 @@ class TestPartsOfTheKeys:
     ) -> None:
         fill(table)
         act, changed = DIRECT_WRITES[write]
-        with self.standing(faults, table) as running:
+        with standing_at("found", faults, table, **self.OPTIONS) as running:
             act(table.uri)
         assert running.result().commits == 1
 
@@ -791,7 +745,7 @@ class TestPartsOfTheKeys:
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
         fill(table)
-        with self.standing(faults, table):
+        with standing_at("found", faults, table, **self.OPTIONS):
             divided(table)
             flush(table, dict.fromkeys(range(20, 25), 7), [*range(60, 65)])
             divided(table, **self.OPTIONS)
@@ -838,11 +792,18 @@ class TestLeftovers:
         divided(table)
         check_merged(table, EXPECTED)
 
+    @pytest.mark.parametrize("place", ["rewriting", "found"])
     def test_that_are_collected_too_early_fail_the_run_and_nothing_else(
-        self, faults: FaultyStores, table: memwal.Table
+        self,
+        faults: FaultyStores,
+        table: memwal.Table,
+        monkeypatch: pytest.MonkeyPatch,
+        place: str,
     ) -> None:
+        monkeypatch.setattr(match, "MIN_TASK_ROWS", 1)
+        options = TestPartsOfTheKeys.OPTIONS if place == "found" else {"commit_bytes": 1 << 30}
         fill(table)
-        with standing_at("rewriting", faults, table, commit_bytes=1 << 30) as running:
+        with standing_at(place, faults, table, **options) as running:
             shutil.rmtree(folder(table) / MERGES_DIR)
         with pytest.raises(MemWalError):
             running.result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -260,17 +259,6 @@ class TestBeforeTheCatchUp:
         assert covers(base, "id_idx", base.details.merged)
         assert not covers(base, "n_idx", base.details.merged)
         assert ten.verify(deep=True).clean
-
-
-def test_tasks_travel(ten: memwal.Table) -> None:
-    expected = dict(TEN)
-
-    def elsewhere(tasks: Any, function: Any) -> list[Any]:
-        sent = pickle.loads(pickle.dumps((list(tasks), function)))
-        return [pickle.loads(pickle.dumps(sent[1](task))) for task in sent[0]]
-
-    assert compact(ten.location, CompactOptions(run=elsewhere)).commits == 1
-    assert base_state(ten) == expected
 
 
 def test_small_commits_do_it_piece_by_piece(ten: memwal.Table) -> None:
@@ -626,35 +614,6 @@ def test_the_commit_before_their_compaction(
 
     assert len(inserted.base().dataset.get_fragments()) == 1
     assert base_state(inserted) == {0: 0, 1: 1, 2: 2} | ({} if is_committed else {3: 3})
-
-
-def test_stable_row_ids_stay(make_table: MakeTable) -> None:
-    table = make_table()
-    expected = fragmented(table)
-    path = str(folder(table)) + "-stable"
-    plain = table.base().dataset.to_table()
-    dataset = lance.write_dataset(
-        plain, path, enable_stable_row_ids=True, max_rows_per_file=10, max_rows_per_group=10
-    )
-    stable = memwal.enable(path, region_spec="unsharded", primary_key=["id"])
-    stable.upsert(rows({5: 500}))
-    stable.merge()
-    ids = dict(
-        zip(
-            *(
-                stable.base().dataset.to_table(columns=["id"], with_row_id=True)[name].to_pylist()
-                for name in ("id", "_rowid")
-            ),
-            strict=True,
-        )
-    )
-    assert len(dataset.get_fragments()) > 8
-
-    stable.compact()
-
-    after = stable.base().dataset.to_table(columns=["id"], with_row_id=True)
-    assert dict(zip(after["id"].to_pylist(), after["_rowid"].to_pylist(), strict=True)) == ids
-    assert base_state(stable) == {**expected, 5: 500}
 
 
 @pytest.mark.parametrize("name", ["min_fragments", "target_rows", "target_bytes", "commit_bytes"])

@@ -134,14 +134,6 @@ def test_without_a_suite(merged: memwal.Table) -> None:
 
 
 class TestManaged:
-    @pytest.fixture
-    def catalog(self, tmp_path: Path) -> Any:
-        """Return a catalog."""
-        catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db")
-        catalog.migrate()
-        yield catalog
-        catalog.close()
-
     def test_a_check_is_recorded(self, merged: memwal.Table, catalog: Catalog) -> None:
         policy = Policy(quality=rules("off", *SUITE, check_schedule_seconds=3600))
         catalog.register("t", uri=merged.uri, policy=policy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
+from support.data.merging import elsewhere
 from support.data.tables import (
     REGION,
     SCHEMA,
@@ -239,11 +239,11 @@ def test_is_read_in_few_tasks(make_table: MakeTable, monkeypatch: pytest.MonkeyP
         writer.claim()
     sizes: list[int] = []
 
-    def elsewhere(tasks: Any, function: Any) -> list[Any]:
+    def run(tasks: Any, function: Any) -> list[Any]:
         sizes.extend(len(task.regions) for task in tasks)
-        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(t))))) for t in tasks]
+        return elsewhere(tasks, function)
 
-    result = build_snapshot(table.location, SnapshotOptions(max_tasks=8, run=elsewhere))
+    result = build_snapshot(table.location, SnapshotOptions(max_tasks=8, run=run))
 
     assert sorted(sizes) == [8, 8, 9]
     assert result.tasks == 3

@@ -34,14 +34,15 @@ def heal(spoiled, *codes, state="done"):
     return done
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("hint", [None, "{", '{"version": 1}'])
-def test_hints(spoiled, hint):
+@pytest.mark.parametrize(
+    ("hint", "code"),
+    [(None, "hint-missing"), ("{", "hint-missing"), ('{"version": 1}', "hint-late")],
+)
+def test_hints(spoiled, hint, code):
     if hint is None:
         spoiled.hint.unlink()
     else:
         spoiled.hint.write_text(hint)
-    (code,) = spoiled.codes()
     heal(spoiled, code)
 
 
@@ -131,14 +132,6 @@ def test_key_indexes(spoiled, number, name):
     assert native.everything(spoiled.table)
 
 
-@pytest.mark.parametrize("client", ["ours", "native"])
-def test_a_generation_that_was_written_with_deletions(spoiled, client):
-    # Lance's own has deleted rows in it, whose keys its own index holds too.
-    dataset = native.lance.dataset(str(spoiled.generation(3)))
-    deletions = [f.metadata.deletion_file for f in dataset.get_fragments()]
-    assert (deletions != [None]) == (client == "native")
-
-
 def spoil_rows(spoiled, number):
     for path in (spoiled.generation(number) / "data").iterdir():
         path.write_bytes(b"\xff" * path.stat().st_size)
@@ -215,6 +208,7 @@ def test_snapshots(spoiled):
 
 def test_catch_up_that_is_ahead(spoiled):
     spoiled.change_details(lambda details: replace(details, catchup={"id_idx": {REGION: 3}}))
+    assert spoiled.only("catchup-ahead", quick=True).object == "id_idx"
     heal(spoiled, "catchup-ahead")
     assert spoiled.table.base().details.catchup == {"id_idx": {REGION: 2}}
 
@@ -223,10 +217,14 @@ def test_catch_up_that_is_ahead(spoiled):
 @pytest.mark.parametrize("client", ["ours", "native"])
 def test_catch_up_that_is_not_true(spoiled):
     table = spoiled.table
+    # The third generation lands in a fragment that no index covers.
     table.merge()
+    assert spoiled.codes() == []
     update_details(
         table.location, lambda base: replace(base.details, catchup={"id_idx": {REGION: 3}})
     )
+    assert spoiled.codes(quick=True) == []
+    assert spoiled.only("catchup-unproven").object == "id_idx"
     heal(spoiled, "catchup-unproven")
     assert table.base().details.catchup.get("id_idx", {}).get(REGION, 0) == 0
     table.build_indexes()

@@ -37,34 +37,9 @@ def test_a_maintained_index_that_does_not_exist(spoiled):
     assert spoiled.only("index-missing").object == "n_idx"
 
 
-def test_catch_up_beyond_the_merges(spoiled):
-    spoiled.change_details(lambda details: replace(details, catchup={"id_idx": {REGION: 3}}))
-    assert spoiled.only("catchup-ahead", quick=True).object == "id_idx"
-
-
 def test_catch_up_of_an_index_that_does_not_exist(spoiled):
     spoiled.change_details(lambda details: replace(details, catchup={"no_idx": {REGION: 2}}))
     assert spoiled.only("catchup-orphaned").severity.value == "information"
-
-
-def test_catch_up_that_is_not_true(spoiled):
-    # The third generation lands in a fragment that no index covers.
-    spoiled.table.merge()
-    assert spoiled.codes() == []
-    change(spoiled, catchup={"id_idx": {REGION: 3}})
-    assert spoiled.table.base().details.catchup == {"id_idx": {REGION: 3}}
-    assert spoiled.codes(quick=True) == []
-    assert spoiled.only("catchup-unproven").object == "id_idx"
-
-
-def test_a_snapshot_that_cannot_be_read(spoiled):
-    change(spoiled, inline_snapshots=b"nothing")
-    spoiled.only("snapshot-unreadable")
-
-
-def test_details_that_count_the_regions_of_another_spec(spoiled):
-    change(spoiled, num_regions=5)
-    spoiled.only("region-count")
 
 
 def test_a_snapshot_of_what_never_was(spoiled):
