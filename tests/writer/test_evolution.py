@@ -1,4 +1,7 @@
-"""Columns that come, go and change their names while a writer is open."""
+"""What an open writer takes when columns come, go and change their names.
+
+What becomes of rows from before each change is in tests/interop/test_schema_evolution.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import keys
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -60,23 +62,6 @@ def check(table: memwal.Table, writer: Any, expected: list[dict[str, Any]]) -> N
 
 
 class TestColumnAdded:
-    def test_a_producer_that_does_not_know_it_goes_on(
-        self, table: memwal.Table, writer: Any
-    ) -> None:
-        dataset(table).add_columns(pa.field("extra", pa.string()))
-        writer.upsert(some(id=[2], n=[2], text=["two"]))
-        writer.flush()
-        writer.upsert(some(id=[3], n=[3], text=["three"]))
-        writer.delete(keys(1))
-        check(
-            table,
-            writer,
-            [
-                {"id": 2, "n": 2, "text": "two", "extra": None},
-                {"id": 3, "n": 3, "text": "three", "extra": None},
-            ],
-        )
-
     def test_afterwards_it_must_be_given_or_asked_to_keep(
         self, table: memwal.Table, writer: Any
     ) -> None:
@@ -112,11 +97,6 @@ class TestColumnAdded:
 
 
 class TestColumnDropped:
-    def test_a_producer_that_still_gives_it_goes_on(self, table: memwal.Table, writer: Any) -> None:
-        dataset(table).drop_columns(["n"])
-        writer.upsert(some(id=[2], n=[2], text=["two"]))
-        check(table, writer, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
-
     def test_rows_without_it_are_taken_and_then_it_is_unknown(
         self, table: memwal.Table, writer: Any
     ) -> None:
@@ -125,11 +105,6 @@ class TestColumnDropped:
         with pytest.raises(InvalidInputError, match=r"\bn\b"):
             writer.upsert(some(id=[3], n=[3], text=["three"]))
         check(table, writer, [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}])
-
-    def test_and_added_again_it_is_another_one(self, table: memwal.Table, writer: Any) -> None:
-        dataset(table).drop_columns(["n"])
-        dataset(table).add_columns(pa.field("n", pa.int64()))
-        check(table, writer, [{"id": 1, "text": "one", "n": None}])
 
 
 class TestColumnRenamed:
@@ -148,33 +123,6 @@ class TestColumnRenamed:
                 {"id": 3, "n": 3, "label": "three"},
             ],
         )
-
-    def test_names_that_were_exchanged(self, table: memwal.Table, writer: Any) -> None:
-        dataset(table).add_columns(pa.field("label", pa.string()))
-        writer.upsert(some(id=[2], n=[2], text=["a"], label=["b"]))
-        dataset(table).alter_columns({"path": "text", "name": "tmp"})
-        dataset(table).alter_columns({"path": "label", "name": "text"})
-        dataset(table).alter_columns({"path": "tmp", "name": "label"})
-        writer.flush()
-        assert content(table) == [
-            {"id": 1, "n": 1, "label": "one", "text": None},
-            {"id": 2, "n": 2, "label": "a", "text": "b"},
-        ]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.alter_columns({"path": "n", "data_type": pa.float64()}),
-        lambda d: d.add_columns({"computed": "n + 1"}),
-    ],
-    ids=["another type", "computed column"],
-)
-def test_what_unmerged_rows_could_not_follow_is_refused_by_lance(
-    table: memwal.Table, writer: Any, change: Any
-) -> None:
-    with pytest.raises(OSError, match="MemWAL"):
-        change(dataset(table))
 
 
 def test_what_does_not_fit_either_form_is_refused(table: memwal.Table, writer: Any) -> None:

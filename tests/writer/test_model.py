@@ -31,7 +31,9 @@ from memwal.errors import (
     OutcomeUnknownError,
     PartialWriteError,
     RegionFencedError,
+    StoreAccessError,
     StoreError,
+    StoreFullError,
     WriterClosedError,
 )
 from memwal.jobs.gc import collect_garbage
@@ -272,7 +274,7 @@ class Machine(RuleBasedStateMachine):
         keys=some_keys,
         deletes=st.booleans(),
         step=st.integers(0, 5),
-        kind=st.sampled_from(("before", "after", "twice", "late")),
+        kind=st.sampled_from(("before", "after", "twice", "late", "refused", "full", "away")),
     )
     def stumble_in_a_write(self, keys: list[int], deletes: bool, step: int, kind: str) -> None:
         self._disturb(kind, step)
@@ -551,6 +553,12 @@ class Machine(RuleBasedStateMachine):
                 self.store.deliver_twice("[cprd][ruet]*", skip=step)
             case "late":
                 self.store.deliver_late("[cpr][rue][ep]*", skip=step, by=1 + step % 30)
+            case "refused":
+                self.store.fail("*", error=StoreAccessError("403"), skip=step)
+            case "full":
+                self.store.fail("[cpr][rue][ep]*", error=StoreFullError("507"), skip=step)
+            case "away":
+                self.store.fail("*", skip=step, times=1 << 30)
 
     def _write(self, change: Change[Row], write: Callable[[], WriteHandle]) -> None:
         self._say(f"write {change}")

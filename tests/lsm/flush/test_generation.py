@@ -104,23 +104,6 @@ def test_that_ends_between_two_of_its_files_is_made_good(
     assert values(found.to_table(columns=DICTIONARIES.names)) == wanted(200)
 
 
-def test_has_the_field_ids_of_the_base_table(table: memwal.Table) -> None:
-    base = table.base().dataset
-    base.add_columns(pa.field("later", pa.int32()))
-    base.drop_columns(["n"])
-    wanted = {field.name(): field.id() for field in table.base().dataset.lance_schema.fields()}
-    assert wanted == {"id": 0, "text": 2, "later": 3}
-
-    data = rows({1: 1}).drop_columns(["n"]).append_column("later", pa.array([5], pa.int32()))
-    dataset = flushed(table, data)
-
-    found = {field.name(): field.id() for field in dataset.lance_schema.fields()}
-    tombstone = found.pop("_tombstone")
-    assert found == wanted
-    assert tombstone > max(wanted.values())
-    assert table.scan().to_table().to_pylist() == data.to_pylist()
-
-
 def test_has_a_bloom_filter_of_its_keys(table: memwal.Table) -> None:
     flushed(table, numbered(0, 500), keys(1000))
     with open(f"{path(table)}/bloom_filter.bin", "rb") as file:
@@ -259,12 +242,6 @@ def test_composite_keys_are_indexed_as_one(make_table: MakeTable) -> None:
 
 
 class TestMaintainedIndexes:
-    def test_of_deletes_alone(self, make_table: MakeTable) -> None:
-        table = make_table(maintained_indexes=["n_idx"])
-        dataset = flushed(table, keys(1, 2))
-        assert dataset.count_rows() == 2
-        assert state(table) == {}
-
     def test_are_those_that_the_table_names(self, make_table: MakeTable) -> None:
         table = make_table(maintained_indexes=["n_idx"])
         table.base().dataset.create_scalar_index("text", "BITMAP", name="other")
@@ -295,26 +272,14 @@ class TestMaintainedIndexes:
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )
-def test_columns_of_every_type_come_back(
+def test_manifest_is_that_of_lances_own_commit(
     make_table: MakeTable, kind: pa.DataType, values: list[Any]
 ) -> None:
+    """Of columns of every type, whose values are in tests/writer/test_types.py."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", kind)])
     table = make_table(schema)
-    data = pa.table({"id": [1, 2, 3], "x": pa.array(values, kind)}, schema=schema)
-    writer = table.writer()
-    writer.upsert(data)
-    for merge in (False, True):
-        if merge:
-            writer.flush()
-            check_manifest(lance.dataset(path(table)), table)
-            assert table.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
-            table.merge()
-        assert writer.scan().to_table().sort_by("id").to_pylist() == data.to_pylist()
-        assert writer.lookup(keys(3, 1)).to_pylist() == data.take(pa.array([2, 0])).to_pylist()
-    writer.delete(keys(1))
-    writer.close()
-    table.merge()
-    assert table.scan().to_table().sort_by("id").to_pylist() == data.slice(1).to_pylist()
+    table.upsert(pa.table({"id": [1, 2, 3], "x": pa.array(values, kind)}, schema=schema))
+    check_manifest(lance.dataset(path(table)), table)
 
 
 def check_manifest(dataset: lance.LanceDataset, table: memwal.Table) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from support.data.claims import claim_at
 from support.data.entries import append
-from support.stores.faulty_store import WAL, FaultyStore
+from support.stores.faulty_store import FaultyStore
 
 from memwal.errors import OutcomeUnknownError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
@@ -77,17 +77,6 @@ class TestRequests:
         assert store.calls == [("create", wal_key(REGION, n)) for n in range(1, 6)]
         assert epoch.looks == 0
 
-    def test_the_first_append_checks_the_epoch_of_an_unverified_claim(
-        self, store: FaultyStore
-    ) -> None:
-        epoch = Epoch()
-        log = appender(store, epoch)
-
-        append(log, [batch(1)], generation=1)
-        append(log, [batch(2)], generation=1)
-
-        assert epoch.looks == 1
-
     def test_a_check_counts_from_its_start(self, store: FaultyStore) -> None:
         epoch = Epoch()
         moments = iter([104.0, 105.0, 114.0, 115.0])
@@ -114,15 +103,6 @@ class TestRequests:
         append(log, [batch(3)], generation=1)
 
         assert epoch.looks == 3
-
-    def test_a_refused_entry_leaves_its_position_free(self, store: FaultyStore) -> None:
-        log = appender(store, Epoch(), verified_at=95.0)
-        store.fail("create", WAL, StoreAccessError("no"))
-
-        with pytest.raises(StoreAccessError):
-            append(log, [batch(1)], generation=1)
-
-        assert append(log, [batch(2)], generation=1).position == 1
 
 
 def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:

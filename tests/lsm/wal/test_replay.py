@@ -476,20 +476,6 @@ class TestInterruption:
             number += 1
         assert number > 6
 
-    def test_by_another_claim_at_any_request_leaves_one_that_has_everything(
-        self, tmp_path: Path
-    ) -> None:
-        for number in range(6):
-            store = FaultyStore(open_store(tmp_path / f"{number}", durable=False))
-            self.log_of(store)
-            claim = claim_region(store, REGION)
-            store.clear()
-            with store.pause("*", skip=number).holding(replayed, store, claim=claim) as slow:
-                assert replayed(store) == {1: [1], 2: [2]}
-            error = slow.exception()
-            assert error is None or isinstance(error, RegionFencedError)
-            assert replayed(store) == {1: [1], 2: [2]}
-
 
 def peak_growth(tmp_path: Path, *, rows: int, rows_per_entry: int, generations: int) -> int:
     """Bytes by which the memory of a process grows that replays a log of 8 MiB budget."""

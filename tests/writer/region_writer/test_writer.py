@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from support.data.tables import (
     REGION,
-    MakeTable,
     generations,
     keys,
     log,
@@ -29,7 +28,6 @@ from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Fault
 import memwal
 from memwal.errors import (
     BackPressureError,
-    CorruptDataError,
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
@@ -40,7 +38,6 @@ from memwal.errors import (
 )
 from memwal.format.paths import wal_key
 from memwal.lsm.flush import generation
-from memwal.util.clock import boot_seconds
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import RegionStats
 from memwal.writer.table_writer import TableWriter
@@ -61,42 +58,6 @@ def reclaimed(table: memwal.Table) -> dict[int, int | None]:
     with table.writer() as writer:
         writer.claim()
     return state(table)
-
-
-def run_paused(
-    store: FaultyStore,
-    step: int,
-    call: Callable[[], object],
-    meanwhile: Callable[[], None],
-    *,
-    after: bool,
-) -> BaseException | None:
-    """Pause a call at its nth request, do something, let it go on; returns what it raised."""
-    pause = store.pause("*", skip=step, after=after)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(call)
-        try:
-            # A call that makes fewer requests than the one that was counted is as good as any.
-            pause.wait_until_reached(running)
-            meanwhile()
-        finally:
-            pause.release()
-        return running.exception()
-
-
-class Clock:
-    """A writer's clock, which a test can put forward."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return boot_seconds() + self.ahead
-
-    def writer(self, table: memwal.Table) -> TableWriter:
-        """Open a writer that goes by this clock, and not by how long the test takes."""
-        options = WriterOptions(epoch_check_interval=3600)
-        return TableWriter(table.base(), options=options, clock=self)
 
 
 def wait_until_queued(writer: TableWriter, writes: int) -> None:
@@ -333,6 +294,18 @@ class TestFencing:
         assert rule.hits == 1
         assert state(table) == {1: 1}
 
+    def test_a_claim_that_another_one_overtakes_is_refused(
+        self, store: FaultyStore, table: memwal.Table
+    ) -> None:
+        late = table.writer()
+        table.upsert(rows({1: 1}))
+        with store.pause("create", WAL).holding(late.upsert, rows({3: 3})) as claiming:
+            table.upsert(rows({2: 2}))
+
+        assert isinstance(claiming.exception(), RegionFencedError)
+        late.abort()
+        assert state(table) == {1: 1, 2: 2}
+
     def test_a_fenced_writer_sees_what_it_acknowledged(self, table: memwal.Table) -> None:
         first = table.writer()
         first.upsert(rows({1: 1, 2: 1}))
@@ -342,156 +315,6 @@ class TestFencing:
         assert state(table) == {}
         second.abort()
         first.abort()
-
-
-LOCAL_AND_REMOTE = pytest.mark.parametrize(
-    "remote",
-    [pytest.param(False, id="local"), pytest.param(True, id="remote", marks=pytest.mark.slow)],
-)
-# By default every third request, another third in each test.
-REQUESTS = pytest.mark.parametrize(
-    ("remote", "stride"),
-    [
-        pytest.param(False, 3, id="local"),
-        pytest.param(False, 1, id="local-every-request", marks=pytest.mark.slow),
-        pytest.param(True, 1, id="remote", marks=pytest.mark.slow),
-    ],
-)
-
-
-class TestPauseBeyondTheGracePeriod:
-    """A process sleeps at any request; meanwhile everything it knows of is trimmed.
-
-    Others claim the region, flush, merge and collect with a clock that is a day ahead. What the
-    sleeper acknowledges after it woke must be in the table; anything else must be an error.
-    """
-
-    @staticmethod
-    def others(table: memwal.Table) -> Callable[[], None]:
-        def run() -> None:
-            for key in (100, 101, 102):
-                with table.writer() as writer:
-                    writer.upsert(rows({key: key}))
-                table.merge()
-                for _ in range(2):
-                    collect(table, 86_400)
-
-        return run
-
-    @pytest.fixture
-    def setting(
-        self, monkeypatch: pytest.MonkeyPatch, make_table: MakeTable, remote: bool
-    ) -> Callable[[], tuple[memwal.Table, FaultyStore, Clock]]:
-        """A new table, its store, and the clock of the writer that is going to sleep."""
-        faults = FaultyStores(monkeypatch, durable=False, remote=remote)
-
-        def make() -> tuple[memwal.Table, FaultyStore, Clock]:
-            table = make_table()
-            return table, faults.of(table.location), Clock()
-
-        return make
-
-    EXPECTED = {100: 100, 101: 101, 102: 102}  # noqa: RUF012
-
-    def _each_step(
-        self,
-        setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]],
-        prepare: Callable[[memwal.Table, Clock], Callable[[], object]],
-        expected: dict[int, int | None],
-        acknowledged: dict[int, int | None],
-        *,
-        stride: int = 1,
-        first: int = 0,
-    ) -> None:
-        table, store, clock = setting()
-        call = prepare(table, clock)
-        store.clear()
-        call()
-        steps = len(store.calls)
-        assert steps >= 1
-        moments = [(0, False), *((step, True) for step in range(steps))]
-        for step, after in moments[first % stride :: stride]:
-            table, store, clock = setting()
-            call = prepare(table, clock)
-
-            def meanwhile(table: memwal.Table = table, clock: Clock = clock) -> None:
-                self.others(table)()
-                clock.ahead += 86_400
-
-            error = run_paused(store, step, call, meanwhile, after=after)
-            assert error is None or isinstance(error, MemWalError), (step, error)
-            found = reclaimed(table)
-            wanted = expected | self.EXPECTED | (acknowledged if error is None else {})
-            allowed = wanted | acknowledged
-            assert wanted.items() <= found.items() <= allowed.items(), (
-                f"step {step} of {steps}: {error!r}"
-            )
-            table.merge()
-            assert state(table) == found
-
-    @LOCAL_AND_REMOTE
-    def test_in_an_append(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
-    ) -> None:
-        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
-            writer = clock.writer(table)
-            writer.upsert(rows({1: 1}))
-            return lambda: writer.upsert(rows({2: 2}))
-
-        self._each_step(setting, prepare, {1: 1}, {2: 2})
-
-    @LOCAL_AND_REMOTE
-    def test_between_two_appends(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]]
-    ) -> None:
-        table, _, clock = setting()
-        writer = clock.writer(table)
-        writer.upsert(rows({1: 1}))
-        self.others(table)()
-        clock.ahead += 86_400
-
-        with pytest.raises(RegionFencedError):
-            writer.upsert(rows({2: 2}))
-
-        assert {1: 1, **self.EXPECTED}.items() <= reclaimed(table).items()
-
-    @REQUESTS
-    def test_in_a_claim(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]], stride: int
-    ) -> None:
-        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
-            first = table.writer()
-            first.upsert(rows({1: 1}))
-            first.flush()
-            first.upsert(rows({2: 2}))
-            first.abort()
-            return lambda: clock.writer(table).upsert(rows({3: 3}))
-
-        self._each_step(setting, prepare, {1: 1, 2: 2}, {3: 3}, stride=stride)
-
-    @REQUESTS
-    def test_in_a_flush(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]], stride: int
-    ) -> None:
-        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
-            writer = clock.writer(table)
-            writer.upsert(rows({1: 1, 2: 2}))
-            return writer.flush
-
-        self._each_step(setting, prepare, {1: 1, 2: 2}, {}, stride=stride, first=1)
-
-    @REQUESTS
-    def test_in_a_flush_of_the_second_generation(
-        self, setting: Callable[[], tuple[memwal.Table, FaultyStore, Clock]], stride: int
-    ) -> None:
-        def prepare(table: memwal.Table, clock: Clock) -> Callable[[], object]:
-            writer = clock.writer(table)
-            writer.upsert(rows({1: 1}))
-            writer.flush()
-            writer.upsert(rows({2: 2}))
-            return writer.flush
-
-        self._each_step(setting, prepare, {1: 1, 2: 2}, {}, stride=stride, first=2)
 
 
 class TestReplay:
@@ -531,19 +354,6 @@ class TestReplay:
         assert reclaimed(table) == {1: 1}
         assert generations(table) == [1]
 
-    def test_of_a_damaged_log_changes_nothing(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        for n in range(3):
-            writer.upsert(rows({n: n}))
-        writer.abort()
-        table.location.store.put(wal_key(REGION, 2), b"")
-
-        with pytest.raises(CorruptDataError):
-            table.writer().claim()
-
-        assert table.location.store.get(wal_key(REGION, 2)) == b""
-        assert generations(table) == []
-
 
 class TestFlush:
     def test_runs_in_the_background_while_writes_go_on(
@@ -563,13 +373,6 @@ class TestFlush:
         writer.close()
         assert generations(table) == [1, 2]
         assert state(table) == {1: 1, 2: 2, 3: 33, 4: 4}
-
-    def test_a_memtable_is_sealed_by_its_bytes_too(self, table: memwal.Table) -> None:
-        with table.writer(options=WriterOptions(max_memtable_bytes=1)) as writer:
-            for n in range(4):
-                writer.upsert(rows({n: n}))
-
-        assert generations(table) == [1, 2, 3, 4]
 
     @pytest.mark.parametrize("limit", ["rows", "batches", "bytes"])
     def test_a_memtable_is_sealed_by_the_write_that_reaches_a_limit(
@@ -608,6 +411,18 @@ class TestFlush:
 
         assert len(region_folders(table)) == 3
         assert generations(table) == [1]
+        assert state(table) == {1: 1}
+
+    def test_whose_folder_is_collected_before_it_is_named_is_made_again(
+        self, store: FaultyStore, table: memwal.Table
+    ) -> None:
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        with store.pause("create", REGION_MANIFEST).holding(writer.flush) as flushing:
+            collect(table, 2 * 86_400)
+
+        flushing.result()
+        writer.close()
         assert state(table) == {1: 1}
 
     def test_that_keeps_failing_is_reported_and_loses_nothing(
