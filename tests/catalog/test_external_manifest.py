@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -43,7 +40,6 @@ from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, open_store
 
-CHILD = Path(__file__).with_name("_commit_child.py")
 REGION = UUID(int=7)
 FOLDER = f"_mem_wal/{REGION}/manifest"
 KEY = f"{FOLDER}/1.binpb"
@@ -360,29 +356,6 @@ def test_a_death_between_row_and_object_leaves_the_name_taken(
         other.create(KEY, b"second")
     other.delete(KEY)
     assert not other.exists(KEY)
-
-
-@pytest.mark.few(1)
-def test_processes_that_race_share_the_names(
-    tmp_path: Path, database: Database, each_url: str, other: ExternalManifestStore
-) -> None:
-    tests = str(Path(__file__).parents[1])
-    children = {
-        who: subprocess.Popen(
-            [sys.executable, CHILD, each_url, tmp_path / "table", who, "25"],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": tests},
-        )
-        for who in ("a", "b")
-    }
-    won = {who: child.communicate()[0].split() for who, child in children.items()}
-    assert [child.returncode for child in children.values()] == [0, 0]
-    keys = [f"_mem_wal/region/wal/{n}.arrow" for n in range(25)]
-    assert sorted(won["a"] + won["b"]) == sorted(keys)
-    for who, mine in won.items():
-        for key in mine:
-            assert other.get(key).startswith(f"{who} ".encode())
 
 
 @pytest.fixture

@@ -237,26 +237,6 @@ def test_processes_that_race_for_a_lease_are_never_in_it_together(
     assert sorted(tokens) == list(range(1, 31))
 
 
-def test_threads_that_take_a_new_lease_at_once_get_it_once(leases: Leases) -> None:
-    taken = []
-    barrier = threading.Barrier(6)
-
-    def take() -> None:
-        barrier.wait()
-        try:
-            taken.append(leases.acquire("new", ttl=LONG))
-        except ConflictError:
-            return
-
-    threads = [threading.Thread(target=take) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [lease.token for lease in taken] == [1]
-    taken[0].release()
-
-
 def test_a_holder_goes_on_while_the_server_is_gone_and_keeps_its_lease(
     postgres: PostgresServer, postgres_url: str
 ) -> None:

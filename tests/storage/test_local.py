@@ -407,91 +407,6 @@ def test_a_closed_folder_above_the_table_is_synced_the_long_way(
     assert everything == ["synced"]
 
 
-CRASH = """
-import os, sys
-from memwal.storage.local import LocalStore
-from memwal.storage import local
-root, operation, call, when, way = sys.argv[1:]
-local.keeps_unnamed_files = lambda folder: way == "unnamed"
-store = LocalStore(root)
-store.create("wal/before", b"old")
-real = getattr(os, call)
-def crash(*arguments, **options):
-    if when == "after":
-        real(*arguments, **options)
-    os._exit(9)
-setattr(os, call, crash)
-if operation == "create":
-    store.create("wal/new", b"new content")
-elif operation == "put":
-    store.put("wal/before", b"new content")
-else:
-    store.replace("wal/before", b"new content", expected=b"old")
-"""
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    ("way", "call", "when", "visible"),
-    [
-        (way, call, when, visible)
-        for way in ("unnamed", "named")
-        for call, when, visible in (
-            ("write", "before", False),
-            ("write", "after", False),
-            ("fsync", "before", False),
-            ("fsync", "after", False),
-            ("link", "before", False),
-            ("link", "after", True),
-            ("unlink", "before", True),
-            ("unlink", "after", True),
-        )
-        if (way, call) != ("unnamed", "unlink")
-    ],
-)
-def test_a_crash_during_create_leaves_all_or_nothing(
-    root: Path, run_python: Run, way: str, call: str, when: str, visible: bool
-) -> None:
-    assert run_python(CRASH, root, "create", call, when, way).returncode == 9
-
-    store = LocalStore(root)
-    assert keys_of(store) == (["wal/before", "wal/new"] if visible else ["wal/before"])
-    if way == "unnamed":
-        assert files_below(root) == keys_of(store)
-    assert store.exists("wal/new") is visible
-    if visible:
-        assert store.get("wal/new") == b"new content"
-    else:
-        store.create("wal/new", b"of somebody else")
-
-    store.delete_stale_temporaries("", older_than=timedelta(hours=1))
-    store.delete_stale_temporaries("", older_than=timedelta(seconds=-60))
-    assert files_below(root) == ["wal/before", "wal/new"]
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize("operation", ["put", "replace"])
-@pytest.mark.parametrize(
-    ("call", "when", "content"),
-    [
-        ("write", "after", b"old"),
-        ("fsync", "after", b"old"),
-        ("replace", "before", b"old"),
-        ("replace", "after", b"new content"),
-    ],
-)
-def test_a_crash_while_replacing_leaves_old_or_new(
-    root: Path, run_python: Run, operation: str, call: str, when: str, content: bytes
-) -> None:
-    assert run_python(CRASH, root, operation, call, when, "named").returncode == 9
-
-    store = LocalStore(root)
-    assert keys_of(store) == ["wal/before"]
-    assert store.get("wal/before") == content
-    # The lock died with the process.
-    store.replace("wal/before", b"newest", expected=content)
-
-
 def test_temporaries_are_never_listed_and_age_before_they_go(root: Path) -> None:
     store = LocalStore(root)
     store.create("a/1", b"x")
@@ -723,78 +638,6 @@ def test_a_folder_deleted_by_another_process_is_made_again(root: Path) -> None:
     assert keys_of(ours) == ["a/b/2", "a/c/3"]
 
 
-RACE = """
-import os, sys, time
-from memwal.errors import ConflictError, ObjectExistsError
-from memwal.storage.local import LocalStore
-root, gate, mode, count = sys.argv[1:]
-store = LocalStore(root)
-print("ready", flush=True)
-while not os.path.exists(gate):
-    time.sleep(0.001)
-won = 0
-for number in range(int(count)):
-    if mode == "create":
-        try:
-            store.create(f"wal/{number:03d}", str(os.getpid()).encode())
-        except ObjectExistsError:
-            continue
-        won += 1
-    else:
-        while True:
-            seen = store.get("counter")
-            try:
-                store.replace("counter", str(int(seen) + 1).encode(), expected=seen)
-            except ConflictError:
-                continue
-            break
-print(os.getpid(), won, flush=True)
-"""
-
-
-@pytest.fixture
-def race(
-    tmp_path: Path, root: Path, python: Callable[..., list[str]]
-) -> Iterator[Callable[[str, int], dict[int, int]]]:
-    """Let four processes do the same at once; returns what each won."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def run(mode: str, count: int) -> dict[int, int]:
-        gate = tmp_path / "gate"
-        processes.extend(
-            subprocess.Popen(
-                python(RACE, root, gate, mode, count),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(4)
-        )
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        gate.touch()
-        answers = [process.communicate(timeout=120)[0].split() for process in processes]
-        assert [process.returncode for process in processes] == [0] * 4
-        return {int(pid): int(won) for pid, won in answers}
-
-    yield run
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def test_of_processes_that_create_a_key_one_wins(
-    root: Path, race: Callable[[str, int], dict[int, int]]
-) -> None:
-    won = race("create", 60)
-
-    store = LocalStore(root)
-    owners = [int(store.get(key)) for key in keys_of(store)]
-    assert len(owners) == 60
-    assert {pid: owners.count(pid) for pid in won} == won
-    assert len(files_below(root)) == 60
-
-
 @pytest.mark.parametrize("change", ["put", "delete"])
 def test_what_happens_during_a_replacement_happens_after_it(
     root: Path, monkeypatch: pytest.MonkeyPatch, change: str
@@ -827,16 +670,6 @@ def test_what_happens_during_a_replacement_happens_after_it(
         assert store.get("a/1") == b"put"
     else:
         assert not store.exists("a/1")
-
-
-def test_processes_lose_no_replacement(
-    root: Path, race: Callable[[str, int], dict[int, int]]
-) -> None:
-    LocalStore(root).put("counter", b"0")
-
-    race("replace", 40)
-
-    assert LocalStore(root).get("counter") == b"160"
 
 
 def test_a_process_forked_inside_a_lock_does_not_keep_it(
