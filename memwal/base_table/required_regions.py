@@ -127,10 +127,10 @@ def check_regions(
         required.intersection_update(regions)
     store = base.location.store
     errors: dict[UUID, CorruptDataError] = {}
-    for region_id in sorted(required):
+    for region_id in sorted(required.difference(left_out)):
         mark, progress = marks.get(region_id), merged.get(region_id, 0)
         found = manifests.get(region_id)
-        if region_id in left_out or (found is not None and _is_as_required(found, mark, progress)):
+        if found is not None and _is_as_required(found, mark, progress):
             continue
         newest = RegionManifestStore(store, region_id).read_latest()
         error = region_error(store, region_id, newest, mark, progress)

@@ -49,6 +49,7 @@ _SALTS = np.array(
     ],
     np.uint32,
 )[:, np.newaxis]
+_SALTS_OF_ONE: Final[list[int]] = _SALTS.ravel().tolist()
 _WORDS = np.arange(8, dtype=np.int64)[:, np.newaxis] * 32
 # A longer row, or any of so few rows, is hashed faster by the library than by steps of numpy.
 _LONG_WORDS = 32
@@ -174,25 +175,33 @@ class BloomFilter:
 def which_might_contain(filters: Sequence[BloomFilter | None], hashes: Hashes) -> Mask:
     """Return for each filter whether any of a few keys may be in it; of None, every key may.
 
-    The block of a key is taken from each filter, and the blocks of all filters of a size are tested
-    at once. Many keys are tested faster by :meth:`BloomFilter.might_contain_hashes` of one filter
-    after the other.
+    The eight bits of a key are compared as one integer: that takes a third of the time of the calls
+    of numpy for a few filters, and half as long again for a thousand. Many keys are tested faster
+    by :meth:`BloomFilter.might_contain_hashes` of one filter after the other.
     """
+    keys_bits = [(key >> 32, _bits_of(key & 0xFFFFFFFF)) for key in hashes.tolist()]
     might = np.zeros(len(filters), np.bool_)
-    by_blocks: dict[int, list[int]] = {}
     for at, bloom in enumerate(filters):
         if bloom is None:
             might[at] = len(hashes) > 0
-        else:
-            by_blocks.setdefault(len(bloom.data) // _BLOCK_BYTES, []).append(at)
-    for blocks, of_size in by_blocks.items():
-        data = [bloom.data for at in of_size if (bloom := filters[at]) is not None]
-        for number, block in enumerate(_block_numbers(hashes, blocks).tolist()):
-            start = block * _BLOCK_BYTES
-            tested = b"".join([content[start : start + _BLOCK_BYTES] for content in data])
-            words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4).T.copy()
-            might[of_size] |= _are_set(hashes[number : number + 1], words)
+            continue
+        data = bloom.data
+        blocks = len(data) // _BLOCK_BYTES
+        for upper, bits in keys_bits:
+            start = (upper * blocks >> 32) * _BLOCK_BYTES
+            block = int.from_bytes(data[start : start + _BLOCK_BYTES], "little")
+            if block & bits == bits:
+                might[at] = True
+                break
     return might
+
+
+def _bits_of(lower: int) -> int:
+    """Return the bits of a key, by the lower half of its hash, in a block as one integer."""
+    bits = 0
+    for word, salt in enumerate(_SALTS_OF_ONE):
+        bits |= 1 << (32 * word + ((lower * salt & 0xFFFFFFFF) >> 27))
+    return bits
 
 
 def hash_keys(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:

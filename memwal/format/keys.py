@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
-from memwal.format.values import is_binary, is_text
+from memwal.format.values import is_binary, is_text, single_array
 from memwal.util.arrays import Mask
 
 SLICE_ROWS = 16_384
@@ -127,6 +127,10 @@ def slices(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterator[list[pa.Ar
             f"key columns have {sorted(lengths)} rows; give at least one column, and as many rows "
             "in each"
         )
+    if max(lengths) <= SLICE_ROWS:
+        if max(lengths):
+            yield [single_array(column) for column in columns]
+        return
     table = pa.table(list(columns), names=[str(number) for number in range(len(columns))])
     for batch in table.to_batches(max_chunksize=SLICE_ROWS):
         if batch.num_rows:

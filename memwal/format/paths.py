@@ -92,6 +92,8 @@ def region_dir(region_id: UUID) -> str:
 
 # A table has the same regions each time that they are listed.
 @lru_cache(maxsize=1 << 14)
+# Each read lists the folders of the regions.
+@lru_cache(maxsize=1 << 14)
 def parse_region_name(name: str) -> UUID | None:
     """Return the region whose folder has this name; None if it is not the folder of a region."""
     try:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from memwal.base_table.blobs import blob_names, external_uris, is_blob, with_values
 from memwal.base_table.snapshot import BaseTable, lance_errors
@@ -33,9 +34,10 @@ from memwal.reader.blobs import described
 from memwal.reader.latest import ROW_ADDRESS, find_newest
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
-from memwal.reader.sources.narrow_columns import layout_of, take_stored
+from memwal.reader.sources.narrow_columns import layout_of, take_addresses, take_stored
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
@@ -82,11 +84,8 @@ def lookup_rows(
     sources again and repeats the lookup. With ``blob_values``, blobs have the form that is written.
     """
     base = sources.base
-    schema = output_schema(base, columns)
-    names = list(dict.fromkeys([*schema.names, *base.primary_key]))
-    written = pa.schema([base.schema.field(name) for name in names])
-    blobs = blob_names(written)
-    read = output_schema(base, names) if blobs and not blob_values else written
+    wanted = _columns_of(base, columns, blob_values=blob_values)
+    names, blobs = wanted.names, wanted.blobs
     with_address = blob_values and blobs
     encoded, hits = _find(sources, keys, [*names, ROW_ADDRESS] if with_address else names)
     parts = []
@@ -96,14 +95,51 @@ def lookup_rows(
             if blobs and hit.is_in_memory and not blob_values:
                 rows = described(rows.select(names))
             elif with_address and not hit.is_in_memory:
-                rows = with_values(hit.dataset(base), rows, written)
-            columns_read = [move_dictionary_nulls(rows.column(name)) for name in names]
-            parts.append(pa.Table.from_arrays(columns_read, schema=read))
-    rows = pa.concat_tables(parts or [read.empty_table()])
+                rows = with_values(hit.dataset(base), rows, wanted.written)
+            parts.append(wanted.in_types(rows))
+    rows = pa.concat_tables(parts or [wanted.read.empty_table()])
     if len(encoded) > 1 and parts:
         place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
         rows = rows.take(pc.sort_indices(place))
-    return rows.combine_chunks().select(schema.names)
+    return rows.combine_chunks().select(wanted.returned)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """Columns of a lookup in a version of the base table."""
+
+    returned: list[str]
+    names: list[str]  # Those returned, and the key.
+    written: pa.Schema  # Of ``names``, as rows are written.
+    read: pa.Schema  # Of ``names``, as the result has them.
+    blobs: list[str]
+    has_dictionaries: bool
+
+    def in_types(self, rows: pa.Table) -> pa.Table:
+        """Return the columns of rows of a source, in the types of the result."""
+        columns = [rows.column(name) for name in self.names]
+        if self.has_dictionaries:
+            columns = [move_dictionary_nulls(column) for column in columns]
+        return pa.Table.from_arrays(columns, schema=self.read)
+
+
+def _columns_of(base: BaseTable, columns: Sequence[str] | None, *, blob_values: bool) -> _Columns:
+    """Return the columns of a lookup; found once for each version."""
+
+    def find() -> _Columns:
+        returned = output_schema(base, columns).names
+        names = list(dict.fromkeys([*returned, *base.primary_key]))
+        written = pa.schema([base.schema.field(name) for name in names])
+        blobs = blob_names(written)
+        read = output_schema(base, names) if blobs and not blob_values else written
+        has_dictionaries = any(map(pt.is_dictionary, read.types))
+        return _Columns(returned, names, written, read, blobs, has_dictionaries)
+
+    asked = None if columns is None else tuple(columns)
+    return _columns.get((version_key(base), asked, blob_values), find)
+
+
+_columns: LruCache[_Columns] = LruCache(64)
 
 
 def open_blobs(sources: ReadSources, keys: pa.Table, column: str) -> list[lance.BlobFile | None]:
@@ -431,12 +467,17 @@ def _from_base(
         row_ids, _ = rows_of_keys(base, encoded)
         return _take_rows(base.dataset, row_ids, names)
     addresses = addresses_in_pages(base, encoded)
-    if addresses is not None:
+    if addresses is None:
+        rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
+    elif len(addresses) > _MAX_TAKEN_ROWS:
         rows = _take_rows(base.dataset, addresses, names)
     else:
-        rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
+        rows = take_addresses(base.dataset, addresses, names)
+    found = key_column(rows, base.primary_key)
+    if found.equals(encoded):
+        return rows
     # For a composite key, every combination of the columns passes the predicate.
-    wanted = pc.is_in(key_column(rows, base.primary_key), value_set=encoded)
+    wanted = pc.is_in(found, value_set=encoded)
     return rows if wanted.true_count == len(wanted) else rows.filter(wanted)
 
 

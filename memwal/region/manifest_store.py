@@ -383,8 +383,9 @@ class RegionManifestStore:
 
 def discover_regions(store: ObjectStore) -> list[UUID]:
     """Return the sorted ids of the regions that have a folder. Costs one listing."""
-    region_ids = (parse_region_name(name) for name in store.list_folders(MEM_WAL_DIR))
-    return sorted(region_id for region_id in region_ids if region_id is not None)
+    # The order of the names is that of the ids.
+    region_ids = map(parse_region_name, store.list_folders(MEM_WAL_DIR))
+    return [region_id for region_id in region_ids if region_id is not None]
 
 
 def read_manifests(
