@@ -142,7 +142,7 @@ SCENES = {
     ),
 }
 
-LONG = {"collected log", "fresh reads", "takeovers"}
+LONG = {"collected log", "consumer", "fresh reads", "takeovers"}
 """Scenes of which one event has hundreds of orders, and two at once tens of thousands.
 
 By default the random worlds have what happens in them, and so have their missing safeguards below.

@@ -42,7 +42,7 @@ def test_a_long_life_keeps_its_promises(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("take_out", "first", "harsh"),
-    [(no_sentinel, 0, None), (no_grace, 1, "pause"), (safeguards.no_retention, 11, None)],
+    [(no_sentinel, 0, None), (no_grace, 74, "pause"), (safeguards.no_retention, 26, None)],
 )
 def test_a_missing_safeguard_is_noticed(
     take_out: TakeOut, first: int, harsh: str | None, monkeypatch: pytest.MonkeyPatch

@@ -96,8 +96,19 @@ class ConsumerVersions(Consumer):
             self._renew(self._check())
 
     def done(self, token: str) -> None:
-        """Commit a token; a batch that ends within the changes until a later one renews it."""
-        if token and token != self.token:
-            self.commit(token)
-        else:
+        """Commit a token; a batch that ends within the changes until a later one renews it.
+
+        So does one of the version that is committed already, with fewer rows of logs: the query
+        was started again without ``fresh``. The version, which is held, keeps what both need.
+        """
+        if not token or token == self.token or self._is_behind(FeedToken.parse(token)):
             self.renew()
+        else:
+            self.commit(token)
+
+    def _is_behind(self, token: FeedToken) -> bool:
+        """Return whether a token is of the committed version, with fewer rows of logs."""
+        if self.token is None:
+            return False
+        known = FeedToken.parse(self.token)
+        return token.version == known.version and token.precedes(known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.data.tables import SCHEMA, MakeTable, Rows, flush, rows, state
+from support.data.tables import SCHEMA, MakeTable, Rows, flush, keys, rows, state
 from support.faults.collecting import DAY, collect
 from support.oracles.native import collect_all, dataset
 
@@ -120,6 +120,14 @@ def clean(table: memwal.Table) -> None:
     dataset(table).cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
 
 
+def leave_in_the_log(table: memwal.Table, values: Rows, gone: Sequence[int]) -> None:
+    """Upsert and delete by a writer that dies before it flushes."""
+    writer = table.writer()
+    writer.upsert(rows(values))
+    writer.delete(keys(*gone))
+    writer.abort()
+
+
 def life(table: memwal.Table, seed: int, *, cleaned: bool) -> Callable[[], object]:
     """Return a function that changes a table at random, and cleans it up, if it is to."""
     chance = random.Random(seed)
@@ -131,7 +139,7 @@ def life(table: memwal.Table, seed: int, *, cleaned: bool) -> Callable[[], objec
             [
                 lambda: flush(table, dict.fromkeys(some, number)),
                 lambda: flush(table, some),
-                lambda: table.upsert(rows(dict.fromkeys(some, number))),
+                lambda: leave_in_the_log(table, dict.fromkeys(some, number), some[:1]),
                 table.merge,
                 lambda: table.compact(min_fragments=2),
                 lambda: dataset(table).delete(f"id = {some[0]}"),
@@ -164,6 +172,36 @@ def test_a_driver_that_dies_at_any_step(
             query.run_batch(dies_at=chance.randrange(STEPS + 2))
     query.catch_up()
     assert query.copy == state(table.fresh() if options.get("fresh") else table)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
+)
+def test_a_query_that_is_switched_between_fresh_and_flushed_rows(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """On one checkpoint: what it read of the logs comes again once it is flushed."""
+    monkeypatch.setattr(changes_plan, "BLOCK_ROWS", 4)
+    chance = random.Random(seed)
+    table = make_table(buckets=2, stable_row_ids=seed % 2 == 1)
+    options = {"fresh": "true"}
+    if BATCH_LIMITS.here and chance.random() < 0.5:
+        options["maxRowsPerTrigger"] = "3"
+    if BATCH_LIMITS.here and chance.random() < 0.5:
+        options["consumer"] = "c"
+    query, step = Query(table, **options), life(table, seed, cleaned="consumer" in options)
+    for _ in range(12):
+        step()
+        with suppress(Died):
+            query.run_batch(dies_at=chance.randrange(STEPS + 2))
+        if chance.random() < 0.3:
+            query.options["fresh"] = chance.choice(["true", "false"])
+            query.reader = None
+    query.options["fresh"], query.reader = "false", None
+    # Of both regions: the claims flush what is in their logs.
+    flush(table, dict.fromkeys(range(100, 108), 0))
+    query.catch_up()
+    assert query.copy == state(table) == state(table.fresh())
 
 
 def test_the_first_batch_after_now_is_repeated(table: memwal.Table) -> None:
@@ -262,6 +300,27 @@ class TestConsumer:
             table.merge()
             table.compact(min_fragments=2)
             clean(table)
+        query.catch_up()
+        assert query.copy == state(table)
+
+    @pytest.mark.parametrize("is_merged", [False, True])
+    def test_goes_back_to_flushed_rows(self, make_table: MakeTable, is_merged: bool) -> None:
+        """The rows that it read of a log are changes once more when they are flushed."""
+        table = make_table(buckets=2)
+        flush(table, dict.fromkeys(range(8), 0))
+        query = Query(table, consumer="c", fresh="true")
+        query.catch_up()
+        leave_in_the_log(table, dict.fromkeys(range(8), 1), [8])
+        query.catch_up()
+        query.options["fresh"], query.reader = "false", None
+        query.catch_up()
+        for number in range(2, 5):
+            flush(table, {0: number})
+            if is_merged:
+                table.merge()
+                clean(table)
+            query.catch_up()
+        flush(table, dict.fromkeys(range(8, 16), 5))
         query.catch_up()
         assert query.copy == state(table)
 
