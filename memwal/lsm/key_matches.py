@@ -31,6 +31,9 @@ _MAX_BITS = 26
 _ROW_SLOT_BITS = 2
 # Fewer keys are hashed in less time than the calls for a table of slots take.
 _FEW_KEYS = 1_000
+# Slots of so many keys are computed at a time: they stay in the processor's cache, and to compute
+# them twice takes less time than to keep them.
+_BLOCK_KEYS = 1 << 15
 # A hash that leaves less than this part of the keys a slot of their own is not used: the keys
 # differ in bytes that it does not read.
 _MIN_DISTINCT = 0.9
@@ -140,7 +143,9 @@ def newest_row_positions(keys: pa.Array) -> Positions:
     if len(keys) < _FEW_KEYS:
         return _last_of_each(keys)
     by_value = _slots_by_value(keys, slot_bytes=4)
-    slots, size = by_value or _slots_by_hash(keys)
+    if by_value is not None:
+        return _newest_by_value(keys, *by_value)
+    slots, size = _slots_by_hash(keys)
     at = slots(keys)
     rows = np.arange(len(keys), dtype=np.int32)
     last = np.empty(size, np.int32)
@@ -148,14 +153,35 @@ def newest_row_positions(keys: pa.Array) -> Positions:
     last[at] = rows
     last = last[at]
     is_newest: Mask = last == rows
-    if by_value is not None:
-        return np.flatnonzero(is_newest)
     others = np.flatnonzero(~is_newest)
     # If the last row of a slot has another key than this row, no row of this row's key is the last.
     is_same = pc.equal(keys.take(pa.array(others)), keys.take(pa.array(last[others])))
     others = others[~is_same.to_numpy(zero_copy_only=False)]
     is_newest[others[_last_of_each(keys.take(pa.array(others)))]] = True
     return np.flatnonzero(is_newest)
+
+
+def _newest_by_value(
+    keys: pa.Array, slots: Callable[[pa.Array], Positions], size: int
+) -> Positions:
+    """Return the positions of the last occurrence of each key; each has a slot of its own."""
+
+    def blocks() -> Iterator[tuple[npt.NDArray[np.int32], Positions]]:
+        for start in range(0, len(keys), _BLOCK_KEYS):
+            at = slots(keys.slice(start, _BLOCK_KEYS))
+            yield np.arange(start, start + len(at), dtype=np.int32), at
+
+    # Marks of a byte take a fraction of the time of row numbers, and mostly no key is there twice.
+    marked = np.zeros(size, np.bool_)
+    for _, at in blocks():
+        marked[at] = True
+    if np.count_nonzero(marked) == len(keys):
+        return np.arange(len(keys))
+    last = np.empty(size, np.int32)
+    for rows, at in blocks():
+        # Rows are assigned in order, so the last row of each slot stays.
+        last[at] = rows
+    return np.flatnonzero(np.concatenate([last[at] == rows for rows, at in blocks()]))
 
 
 def _last_of_each(keys: pa.Array) -> Positions:
