@@ -16,7 +16,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.key_matches import newest_row_positions
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
-from memwal.reader.sources.narrow_columns import layout_of, read_ahead
+from memwal.reader.sources.narrow_columns import layout_of, read_ahead, read_columns
 from memwal.region.rows import key_column
 from memwal.util.arrays import Addresses, Mask, nbytes_of
 from memwal.util.concurrency import map_parallel
@@ -53,7 +53,10 @@ class NewestRows:
     def live_addresses(self, source: int) -> Addresses:
         """Return the row addresses, ascending, of the live rows of one generation."""
         positions = self.positions_of(source)
-        return np.sort(self.addresses[positions][~self.deleted[positions]])
+        addresses, deleted = self.addresses[positions], self.deleted[positions]
+        live = addresses[~deleted] if deleted.any() else addresses
+        # They mostly are in order.
+        return live if (live[:-1] <= live[1:]).all() else np.sort(live)
 
     def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
         """Return the keys of some newest rows of one generation, by their addresses."""
@@ -146,18 +149,17 @@ def _flushed_keys(
     source: GenerationSource, primary_key: Sequence[str], ahead: Sequence[str] = ()
 ) -> GenerationKeys:
     names = [*primary_key, TOMBSTONE]
-    columns = read_ahead(source, names, ahead) if ahead else None
-    if columns is not None:
-        return GenerationKeys(
-            keys=key_column(columns, primary_key),
-            deleted=pc.fill_null(columns.column(TOMBSTONE), False).to_numpy(),
-            addresses=layout_of(source).addresses(),
-        )
-    with lance_errors(f"reading {source.identity}"):
-        table = source.dataset.scanner(
-            columns=names, with_row_address=True, scan_in_order=True
-        ).to_table()
-    addresses = table.column(ROW_ADDRESS).to_numpy()
+    layout = layout_of(source)
+    if layout.has_deletions:
+        with lance_errors(f"reading {source.identity}"):
+            table = source.dataset.scanner(
+                columns=names, with_row_address=True, scan_in_order=True
+            ).to_table()
+        addresses = table.column(ROW_ADDRESS).to_numpy()
+    else:
+        table = read_ahead(source, names, ahead) if ahead else None
+        table = read_columns(source, names) if table is None else table
+        addresses = layout.addresses()
     return GenerationKeys(
         keys=key_column(table, primary_key),
         deleted=pc.fill_null(table.column(TOMBSTONE), False).to_numpy(),

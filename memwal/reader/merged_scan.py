@@ -102,9 +102,25 @@ def live_rows(
     live: Addresses,
     columns: Sequence[str],
     filter: str | None,
+    *,
+    with_row_address: bool = True,
     **options: object,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows at the ascending addresses ``live`` that pass: columns and ``_rowaddr``."""
+    """Read the rows at the ascending addresses ``live`` that pass: columns and ``_rowaddr``.
+
+    Without ``with_row_address``, batches may lack that column.
+    """
+    layout = layout_of(source)
+    if not (with_row_address or filter is not None or layout.has_deletions) and columns:
+        # Lance need not make the addresses of rows that are told by their place.
+        is_live, start = layout.mask(live), 0
+        for batch in scan_batches(
+            source.dataset, columns=list(columns), filter=None, scan_in_order=True, **options
+        ):
+            mask = is_live[start : start + batch.num_rows]
+            start += batch.num_rows
+            yield batch if mask.all() else batch.filter(pa.array(mask))
+        return
     # Tombstones are not live. A filter that leaves them out would make Lance read the columns of
     # all other rows in a second step.
     for batch in scan_batches(
@@ -174,6 +190,7 @@ class MergedScan:
         self._schema = schema
         self._filter = filter
         self._extra = extra
+        self._output_schema = with_extra(schema, extra)
         self._keys = keys
         self._reread_keys = reread_keys
         # Blob columns that are read, and the options of Lance's scans of them.
@@ -266,7 +283,7 @@ class MergedScan:
             count = int(np.count_nonzero(live)) if chosen is None else len(chosen)
             # A batch that has rows to count and no columns.
             return iter([pa.record_batch([pa.nulls(count)], names=["none"]).select([])])
-        schema = with_extra(self._schema, self._extra)
+        schema = self._output_schema
         rows = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         return (batch for batch in rows.to_batches(_BATCH_ROWS) if batch.num_rows)
 
@@ -296,9 +313,18 @@ class MergedScan:
             yield from self._unflushed(source, source.snapshot, live)
             return
         emitted = [np.empty(0, np.uint64)]
+        is_reread = self._reread_keys is not None
         try:
-            for batch in live_rows(source, live, self._schema.names, self._filter, **self._options):
-                emitted.append(batch.column(ROW_ADDRESS).to_numpy())
+            for batch in live_rows(
+                source,
+                live,
+                self._schema.names,
+                self._filter,
+                with_row_address=is_reread or ROW_ADDRESS in self._extra,
+                **self._options,
+            ):
+                if is_reread:
+                    emitted.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield self._output(batch, source.generation)
         except (OSError, ValueError, ObjectNotFoundError) as error:
             translated = (
@@ -474,7 +500,7 @@ class MergedScan:
         return pa.RecordBatch.from_arrays(
             [batch.column(name) for name in self._schema.names]
             + [values[name]() for name in self._extra],
-            schema=with_extra(self._schema, self._extra),
+            schema=self._output_schema,
         )
 
 

@@ -287,7 +287,8 @@ def _generation_rows(
     live = newest.live_addresses(position)
     if not len(live):
         return
-    for batch in live_rows(sources[position], live, plan.schema.names, plan.filter):
+    names = plan.schema.names
+    for batch in live_rows(sources[position], live, names, plan.filter, with_row_address=False):
         if batch.num_rows:
             yield project(batch, plan.schema)
 
