@@ -546,7 +546,7 @@ class Reading:
 
 def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
     """Return an array of one value: a slice of one that all batches of a source share."""
-    return _longest(value, kind, 1 << count.bit_length()).slice(0, count)
+    return _longest(value, kind, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 @lru_cache(maxsize=16)
