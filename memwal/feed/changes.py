@@ -35,6 +35,7 @@ from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import (
     ROW_ADDRESS,
     NewestRows,
+    SourceRows,
     find_newest,
     newest_of,
     read_all_keys,
@@ -335,8 +336,8 @@ class Reading:
                 yield self._output(
                     batch, UPSERT, source.generation, source.region_id, position(batch)
                 )
-            own = newest.positions_of(at)
-            addresses = newest.addresses[own][newest.deleted[own]]
+            own = newest.of(at)
+            addresses = own.addresses[own.deleted]
             if self.since is not None and len(addresses):
                 hits = Hits.of(at, addresses, np.zeros(len(addresses)))
                 keys = fetch_rows(self.sources, hits, self._key, [])
@@ -351,7 +352,7 @@ class Reading:
         sources = replace(self.sources, generations=(part.source,))
         count = len(part.deleted)
         addresses = np.arange(count, dtype=np.uint64)
-        newest = NewestRows(pa.nulls(0), np.zeros(count, np.int64), addresses, part.deleted)
+        newest = NewestRows(pa.nulls(0), (SourceRows(0, addresses, part.deleted),))
         scan = MergedScan(sources, newest, self._stored, self.filter, [ROW_ADDRESS])
         found = [(batch, UPSERT) for batch in scan.generation(0)]
         if part.deleted.any():

@@ -135,16 +135,24 @@ class KeyMarks:
 def newest_row_positions(keys: pa.Array) -> Positions:
     """Return the positions of the last occurrence of each key, ascending.
 
+    ``keys`` are as of :func:`mark_newest_rows`.
+    """
+    return np.flatnonzero(mark_newest_rows(keys))
+
+
+def mark_newest_rows(keys: pa.Array) -> Mask:
+    """Return for each row whether no later one has its key.
+
     ``keys`` are those that :func:`memwal.region.rows.key_column` returns; all rows of a table
     without a key count.
     """
     if pt.is_null(keys.type):
-        return np.arange(len(keys))
+        return np.ones(len(keys), np.bool_)
     if len(keys) < _FEW_KEYS:
-        return _last_of_each(keys)
+        return _mark_last(keys)
     by_value = _slots_by_value(keys, slot_bytes=4)
     if by_value is not None:
-        return _newest_by_value(keys, *by_value)
+        return _mark_by_value(keys, *by_value)
     slots, size = _slots_by_hash(keys)
     at = slots(keys)
     rows = np.arange(len(keys), dtype=np.int32)
@@ -157,14 +165,12 @@ def newest_row_positions(keys: pa.Array) -> Positions:
     # If the last row of a slot has another key than this row, no row of this row's key is the last.
     is_same = pc.equal(keys.take(pa.array(others)), keys.take(pa.array(last[others])))
     others = others[~is_same.to_numpy(zero_copy_only=False)]
-    is_newest[others[_last_of_each(keys.take(pa.array(others)))]] = True
-    return np.flatnonzero(is_newest)
+    is_newest[others] = _mark_last(keys.take(pa.array(others)))
+    return is_newest
 
 
-def _newest_by_value(
-    keys: pa.Array, slots: Callable[[pa.Array], Positions], size: int
-) -> Positions:
-    """Return the positions of the last occurrence of each key; each has a slot of its own."""
+def _mark_by_value(keys: pa.Array, slots: Callable[[pa.Array], Positions], size: int) -> Mask:
+    """Mark the last occurrence of each key; each key has a slot of its own."""
 
     def blocks() -> Iterator[tuple[npt.NDArray[np.int32], Positions]]:
         for start in range(0, len(keys), _BLOCK_KEYS):
@@ -176,20 +182,21 @@ def _newest_by_value(
     for _, at in blocks():
         marked[at] = True
     if np.count_nonzero(marked) == len(keys):
-        return np.arange(len(keys))
+        return np.ones(len(keys), np.bool_)
     last = np.empty(size, np.int32)
     for rows, at in blocks():
         # Rows are assigned in order, so the last row of each slot stays.
         last[at] = rows
-    return np.flatnonzero(np.concatenate([last[at] == rows for rows, at in blocks()]))
+    return np.concatenate([last[at] == rows for rows, at in blocks()])
 
 
-def _last_of_each(keys: pa.Array) -> Positions:
+def _mark_last(keys: pa.Array) -> Mask:
     encoded = keys.dictionary_encode()
     last = np.empty(len(encoded.dictionary), np.int64)
     last[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys))
-    last.sort()
-    return last
+    is_newest = np.zeros(len(keys), np.bool_)
+    is_newest[last] = True
+    return is_newest
 
 
 _Slots = tuple[Callable[[pa.Array], Positions], int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,12 @@ import pyarrow.types as pt
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.key_matches import newest_row_positions
+from memwal.lsm.key_matches import mark_newest_rows
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.reader.sources.narrow_columns import layout_of, read_ahead, read_columns
 from memwal.region.rows import key_column
-from memwal.util.arrays import Addresses, Mask, nbytes_of
+from memwal.util.arrays import Addresses, Mask, Numbers, nbytes_of
 from memwal.util.concurrency import map_parallel
 
 ROW_ADDRESS = "_rowaddr"
@@ -38,43 +39,76 @@ class GenerationKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceRows:
+    """Rows of one generation that are the newest of their keys."""
+
+    source: int  # Position of the generation.
+    addresses: Addresses  # Address of each row in the generation.
+    deleted: Mask  # Whether it is a tombstone.
+
+
+@dataclass(frozen=True)
 class NewestRows:
     """The newest row of each key over several generations."""
 
     # Each key that occurs, once: the base table's rows of these keys are outdated. None in a table
     # without a primary key, where no row replaces another.
     keys: pa.Array
-    # Position of the generation that has the newest row of each key, ascending; without a primary
-    # key, of every row.
-    source: npt.NDArray[np.int64]
-    addresses: npt.NDArray[np.uint64]  # Address of that row in its generation.
-    deleted: Mask  # Whether that row is a tombstone.
+    # The row of each key, by ascending positions of the generations; without a primary key, every
+    # row.
+    rows: tuple[SourceRows, ...]
+
+    @cached_property
+    def source(self) -> Numbers:
+        """Position of the generation that has each row, ascending."""
+        sources = np.fromiter((part.source for part in self.rows), np.int64, len(self.rows))
+        return np.repeat(sources, [len(part.addresses) for part in self.rows])
+
+    @cached_property
+    def addresses(self) -> Addresses:
+        """Address of each row in its generation."""
+        return np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in self.rows)])
+
+    @cached_property
+    def deleted(self) -> Mask:
+        """Whether each row is a tombstone."""
+        return np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in self.rows)])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, with that of the arrays over all rows, which a reader may ask for."""
+        per_row = np.dtype(np.int64).itemsize + np.dtype(np.uint64).itemsize + 1
+        return nbytes_of(self) + per_row * sum(len(part.addresses) for part in self.rows)
+
+    def of(self, source: int) -> SourceRows:
+        """Return the rows of one generation."""
+        none = SourceRows(source, np.empty(0, np.uint64), np.empty(0, np.bool_))
+        return next((part for part in self.rows if part.source == source), none)
 
     def live_addresses(self, source: int) -> Addresses:
         """Return the row addresses, ascending, of the live rows of one generation."""
-        positions = self.positions_of(source)
-        addresses, deleted = self.addresses[positions], self.deleted[positions]
-        live = addresses[~deleted] if deleted.any() else addresses
+        own = self.of(source)
+        live = own.addresses[~own.deleted] if own.deleted.any() else own.addresses
         # They mostly are in order.
         return live if (live[:-1] <= live[1:]).all() else np.sort(live)
 
     def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
         """Return the keys of some newest rows of one generation, by their addresses."""
-        positions = self.positions_of(source)
-        own = self.addresses[positions]
+        own = self.of(source).addresses
         order = np.argsort(own)
         at = order[np.searchsorted(own, addresses, sorter=order)]
-        return self.keys.take(pa.array(at + positions.start))
+        first = sum(len(part.addresses) for part in self.rows if part.source < source)
+        return self.keys.take(pa.array(at + first))
 
     def only(self, keys: pa.Array) -> NewestRows:
         """Return the same keys, with all rows deleted except those of the given keys."""
-        others = pc.invert(pc.is_in(self.keys, value_set=keys))
-        return replace(self, deleted=self.deleted | others.to_numpy(zero_copy_only=False))
-
-    def positions_of(self, source: int) -> slice:
-        """Return where the keys are whose newest row one generation has."""
-        first, last = np.searchsorted(self.source, [source, source + 1])
-        return slice(int(first), int(last))
+        others = pc.invert(pc.is_in(self.keys, value_set=keys)).to_numpy(zero_copy_only=False)
+        rows, start = [], 0
+        for part in self.rows:
+            end = start + len(part.deleted)
+            rows.append(replace(part, deleted=part.deleted | others[start:end]))
+            start = end
+        return replace(self, rows=tuple(rows))
 
 
 def find_newest(
@@ -102,19 +136,19 @@ def find_newest(
 
 
 def newest_of(parts: Mapping[int, GenerationKeys], key_type: pa.DataType) -> NewestRows:
-    """Find the newest row of each key; ``parts`` are by the positions of their generations."""
+    """Find the newest row of each key; ``parts`` are by ascending positions of generations."""
     keys = pa.concat_arrays([pa.array([], key_type), *(part.keys for part in parts.values())])
-    counts = [len(part.keys) for part in parts.values()]
-    source = np.repeat(np.fromiter(parts, np.int64, len(parts)), counts)
-    addresses = np.concatenate([np.empty(0, np.uint64), *(p.addresses for p in parts.values())])
-    deleted = np.concatenate([np.empty(0, np.bool_), *(p.deleted for p in parts.values())])
-    newest = newest_row_positions(keys)
-    if len(newest) < len(keys):
-        keys = keys.take(pa.array(newest))
-        source, addresses, deleted = source[newest], addresses[newest], deleted[newest]
-    return NewestRows(
-        keys.slice(0, 0) if pt.is_null(key_type) else keys, source, addresses, deleted
-    )
+    is_newest = mark_newest_rows(keys)
+    if not is_newest.all():
+        keys = keys.filter(pa.array(is_newest))
+    rows, start = [], 0
+    for source, part in parts.items():
+        mask = is_newest[start : start + len(part.keys)]
+        start += len(part.keys)
+        # Arrays of keys that are all the newest are not copied.
+        own = (part.addresses, part.deleted)
+        rows.append(SourceRows(source, *(own if mask.all() else (each[mask] for each in own))))
+    return NewestRows(keys.slice(0, 0) if pt.is_null(key_type) else keys, tuple(rows))
 
 
 def read_all_keys(
@@ -168,4 +202,4 @@ def _flushed_keys(
 
 
 _generation_keys: LruCache[GenerationKeys] = LruCache(256 << 20, nbytes_of)
-_newest_rows: LruCache[NewestRows] = LruCache(128 << 20, nbytes_of)
+_newest_rows: LruCache[NewestRows] = LruCache(128 << 20, lambda newest: newest.nbytes)

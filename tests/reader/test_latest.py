@@ -91,7 +91,10 @@ class TestCache:
 
     def test_weighs_what_it_keeps(self) -> None:
         found = find_newest([source(1, (1, False), (2, True))], ["id"], pa.int64())
-        assert nbytes_of(found) == 2 * (8 + 8 + 8 + 1)
+        assert found.nbytes == sum(
+            nbytes_of(part)
+            for part in (found.keys, found.rows, found.source, found.addresses, found.deleted)
+        )
         keys = read_keys(source(1, (1, False), (2, True)), ["id"])
         assert nbytes_of(keys) == 2 * (8 + 8) + keys.deleted.nbytes
 
