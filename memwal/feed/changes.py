@@ -194,6 +194,9 @@ class Changes(Result):
 
     def _start(self) -> pa.RecordBatchReader:
         state = self._planned.pop() if self._planned else self._read()
+        if (self._until or state.token) == self._after:
+            # The same version, generations and ends of the logs: no source need be opened.
+            return pa.RecordBatchReader.from_batches(self._output, [])
 
         def plan(is_first: bool) -> ReadPlan:
             nonlocal state
