@@ -31,10 +31,12 @@ from memwal.errors import (
     PartialWriteError,
     RegionFencedError,
     StoreFullError,
+    StoreUnavailableError,
     WriterClosedError,
 )
 from memwal.format.paths import region_dir
 from memwal.region.router import bucket_region_id
+from memwal.writer.region_writer.group_commit import GroupEntry
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
 
 
@@ -373,6 +375,25 @@ class TestSeveralRegionsAtOnce:
         with table.writer() as again:
             again.claim()
         assert state(table) == dict.fromkeys(range(20), 2)
+
+
+def test_an_interrupt_before_the_store_leaves_no_write_waiting(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(entry: GroupEntry) -> None:
+        raise KeyboardInterrupt
+
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 20))
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupEntry, "store", interrupted)
+            # A thread of the writer leads it.
+            handle = writer.upsert(numbered(0, 20, n=1), wait=False)
+            with pytest.raises(StoreUnavailableError):
+                handle.wait(60)
+        assert state(writer) == dict.fromkeys(range(20), 0)
+        writer.upsert(numbered(0, 20, n=2))
+    assert state(table) == dict.fromkeys(range(20), 2)
 
 
 class OneShotStream:

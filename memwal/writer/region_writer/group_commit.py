@@ -261,8 +261,11 @@ class EntryWriter:
     def write_group(self, group: list[PendingWrite]) -> None:
         """Write a group as one entry and finish its members, whatever happens."""
         entry = GroupEntry(self, group)
-        entry.store()
-        entry.end()
+        try:
+            entry.store()
+        finally:
+            # Also after an interrupt: other threads may wait for their writes of the group.
+            entry.end()
 
     def add_to_memtable(
         self,
