@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
+from memwal.format.values import single_array
 from memwal.util.arrays import Numbers
 
 POSTING_COLUMNS: Final = ["_posting", "_length"]
@@ -52,7 +53,7 @@ class StoredPostingLists:
     """All posting lists of a partition in memory, still encoded."""
 
     def __init__(self, lists: pa.Table) -> None:
-        postings = pa.concat_arrays(lists.column("_posting").chunks)
+        postings = single_array(lists.column("_posting"))
         self._ends = postings.offsets.to_numpy()
         blocks = postings.values
         self._starts = pa.Array.from_buffers(

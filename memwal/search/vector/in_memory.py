@@ -370,13 +370,15 @@ class Estimates:
 
     def best(self, count: int) -> npt.NDArray[np.int64]:
         """Return numbers of rows that include the nearest ``count`` in spite of rounding."""
-        finite: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(self.values))
-        if len(finite) <= count:
-            return finite
-        values = self.values[finite]
-        limit = np.partition(values, count - 1)[count - 1] + np.float32(self.slack)
-        near: npt.NDArray[np.int64] = finite[values <= limit]
-        return near
+        values = self.values
+        if len(values) > count:
+            # NaN sorts last.
+            limit = np.partition(values, count - 1)[count - 1] + np.float32(self.slack)
+            near: npt.NDArray[np.int64] = np.flatnonzero(values <= limit)
+            if np.isfinite(values[near]).all() and len(near) >= count:
+                return near
+        finite: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(values))
+        return finite
 
 
 def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.number]:
