@@ -8,6 +8,7 @@ import gc
 import itertools
 import logging
 import os
+import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
 from support.airflow.webhook_server import WebhookServer, running_webhook
+from support.bytecode import compile_ahead
 from support.data import copied
 from support.data.sampled import keep_few
 from support.data.tables import SCHEMA, MakeTable
@@ -78,13 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Generator[None, Any, Any]:
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Look for no garbage among a million objects that all stay: modules and collected tests.
 
     Neither during the collection, which makes them, nor in any later search for garbage.
     """
     gc.disable()
     try:
+        compile_ahead(session.config)
         return (yield)
     finally:
         gc.enable()
@@ -236,8 +239,29 @@ def catalog(url: str) -> Iterator[Catalog]:
     catalog.close()
 
 
+@pytest.fixture(scope="session")
+def _empty_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[int | None, Path]:
+    """Return the empty tables that most tests get a copy of, by their buckets.
+
+    They are made before a test could change how tables are made.
+    """
+    home = tmp_path_factory.mktemp("empty")
+    made: dict[int | None, Path] = {}
+    for buckets in (None, 2, 3, 4):
+        made[buckets] = home / str(buckets)
+        spec = _spec(["id"], buckets)
+        memwal.create(made[buckets], SCHEMA, primary_key=["id"], region_spec=spec)
+    return made
+
+
+def _spec(primary_key: Sequence[str], buckets: int | None) -> memwal.RegionSpec:
+    if buckets is None:
+        return memwal.RegionSpec.unsharded()
+    return memwal.RegionSpec.bucket(primary_key[0], buckets)
+
+
 @pytest.fixture
-def make_table(tmp_path: Path) -> MakeTable:
+def make_table(tmp_path: Path, _empty_tables: dict[int | None, Path]) -> MakeTable:
     """Return a function that makes local tables.
 
     ``make_table(schema=SCHEMA, primary_key=("id",), buckets=None, **options)``; with ``buckets``
@@ -253,13 +277,12 @@ def make_table(tmp_path: Path) -> MakeTable:
         buckets: int | None = None,
         **options: Any,
     ) -> memwal.Table:
-        spec = (
-            memwal.RegionSpec.unsharded()
-            if buckets is None
-            else memwal.RegionSpec.bucket(primary_key[0], buckets)
-        )
         uri = str(tmp_path / f"table-{next(numbers)}")
-        options.setdefault("region_spec", spec)
+        usual = schema is SCHEMA and tuple(primary_key) == ("id",) and not options
+        if usual and buckets in _empty_tables:
+            shutil.copytree(_empty_tables[buckets], uri, copy_function=shutil.copyfile)
+            return memwal.open(uri)
+        options.setdefault("region_spec", _spec(primary_key, buckets))
         return memwal.create(uri, schema, primary_key=list(primary_key), **options)
 
     return make
