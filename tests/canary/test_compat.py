@@ -68,8 +68,11 @@ def test_no_check_of_the_table_fails() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("wanted", "extras"),
-    [(OLDEST, ("airflow", "spark")), ({"apache-airflow": "3.2"}, ("airflow",))],
-    ids=["oldest", "between"],
+    [
+        pytest.param(OLDEST, ("airflow", "spark"), id="oldest"),
+        # An environment of its own costs a fiftieth of the default tests.
+        pytest.param({"apache-airflow": "3.2"}, ("airflow",), id="between", marks=pytest.mark.slow),
+    ],
 )
 def test_older_versions_load_dags_and_read(
     wanted: dict[str, str], extras: tuple[str, ...], tmp_path: Path

@@ -200,6 +200,7 @@ def test_moved_rows_are_found_where_they_are(table: memwal.Table) -> None:
         check(table)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_committed_between(table: memwal.Table, tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)

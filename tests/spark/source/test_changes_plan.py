@@ -58,6 +58,7 @@ def test_tokens_in_the_wrong_order(table: memwal.Table) -> None:
         plan_of(load, tokens[2], tokens[1])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fresh", [False, True])
 def test_every_division(table: memwal.Table, fresh: bool) -> None:
     load = load_of(table, fresh=fresh, partitions=3)

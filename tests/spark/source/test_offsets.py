@@ -280,6 +280,7 @@ def test_a_query_that_ends(table: memwal.Table) -> None:
 class TestConsumer:
     """A query whose tokens a consumer keeps; no tag of a read does."""
 
+    @pytest.mark.few(STEPS)
     @pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": "1"}], ids=["whole", "units"])
     @pytest.mark.parametrize("dies_at", range(STEPS))
     def test_holds_what_a_stopped_query_needs(
