@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from support.processes import run_python
 
 from memwal.errors import MissingExtraError
 from memwal.util.optional_deps import how_to_install, requires_extra
@@ -71,13 +69,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return info
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, *arguments], env=env, capture_output=True, text=True, check=False
-    )
-
-
 def test_each_part_names_its_extra() -> None:
     code = f"""{ABSENT}
 import json
@@ -90,9 +81,7 @@ for extra, asked in {ASKED!r}.items():
         said[extra] = str(error)
 print(json.dumps(said))
 """
-    done = run("-c", code)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = json.loads(run_python(code).stdout)
     assert list(said) == list(ASKED)
     assert set(ASKED) <= set(EXTRAS)
     for extra, message in said.items():
@@ -100,8 +89,7 @@ print(json.dumps(said))
 
 
 def test_the_program_names_its_extra() -> None:
-    done = run("-c", f"{ABSENT}\nfrom memwal.__main__ import main\nmain()")
-    assert done.returncode == 2
+    done = run_python(f"{ABSENT}\nfrom memwal.__main__ import main\nmain()", status=2)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
     assert how_to_install("cli") in done.stderr
 
@@ -120,9 +108,7 @@ for url in ("postgresql+psycopg://u:hunter2@h/d", "postgresql://u:hunter2@h"):
         said.append(str(error))
 print(json.dumps(said))
 """
-    done = run("-c", code)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = json.loads(run_python(code).stdout)
     assert len(said) == 2
     for message in said:
         assert how_to_install("postgres") in message

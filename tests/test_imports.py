@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,11 +38,7 @@ sys.meta_path.insert(0, Absent())
 
 def run(code: str) -> list[str]:
     """Run a program in an interpreter of its own and return its lines."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_python(code).stdout.splitlines()
 
 
 def test_a_producer_works_with_only_what_its_lock_names(tmp_path: Path) -> None:
@@ -108,7 +103,7 @@ def test_a_package_loads_nothing_heavy(module: str, absent: set[str]) -> None:
         ("pass", "0 True False"),
         # What a program decided stays so.
         ("gc.disable()", "0 False False"),
-        ("gc.freeze()", "1 True True"),
+        pytest.param("gc.freeze()", "1 True True", marks=pytest.mark.slow),
     ],
 )
 def test_the_garbage_collector_rests_while_modules_load(before: str, after: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import python_environment, run_python
 
 LIFE = """
 import sys
@@ -23,16 +21,11 @@ for n in range(2):
 
 @pytest.mark.parametrize("chosen", [None, pytest.param("error", marks=pytest.mark.slow)])
 def test_the_memwal_index_is_no_error(tmp_path: Path, chosen: str | None) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "LANCE_LOG"}
+    environment = python_environment()
+    environment.pop("LANCE_LOG", None)
     if chosen is not None:
         environment["LANCE_LOG"] = chosen
 
-    made = subprocess.run(
-        [sys.executable, "-c", LIFE, str(tmp_path / "table.lance")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    made = run_python(LIFE, tmp_path / "table.lance", env=environment)
 
     assert ("lance::index" in made.stderr) is (chosen is not None)

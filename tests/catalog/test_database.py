@@ -5,12 +5,14 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event, text
+from support.processes import running_python
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
@@ -103,8 +105,9 @@ def test_processes_that_register_at_once_lose_nothing(catalog: Catalog, url: str
         "import sys; from memwal.catalog import Catalog; catalog = Catalog(sys.argv[1])\n"
         "for i in range(25): catalog.register(f'{sys.argv[2]}{i}', uri='/data/t.lance')\n"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", code, url, name]) for name in "pq"]
-    assert [process.wait() for process in processes] == [0, 0]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(running_python(code, url, name)) for name in "pq"]
+        assert [process.wait() for process in processes] == [0, 0]
     names = {table.name for table in catalog.list()}
     assert names == {f"{name}{index}" for name in "pq" for index in range(25)}
 

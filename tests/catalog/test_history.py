@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 from support.data import statuses
+from support.processes import running_python
 from support.waiting import until
 
 import memwal.catalog.runs as active_run_module
@@ -219,14 +218,9 @@ def test_a_killed_process_leaves_a_run_that_is_given_up(
         "with Catalog(sys.argv[1]).record_run('a', 'merge') as run:\n"
         "    print(run.run_id, flush=True); time.sleep(60)\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, each_url], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    run_id = int(child.stdout.readline())
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    with running_python(code, each_url) as child:
+        assert child.stdout is not None
+        run_id = int(child.stdout.readline())
     assert each_catalog.run(run_id).state is RunState.RUNNING
     hours_pass(0.1)
     assert each_catalog.run(run_id).state is RunState.ABANDONED

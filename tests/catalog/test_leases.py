@@ -3,15 +3,16 @@ from __future__ import annotations
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 from support.data.postgres import PostgresServer
+from support.processes import running_python
 from support.waiting import until
 
 import memwal.catalog.database as database_module
@@ -36,20 +37,10 @@ Start = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture
 def start(each_url: str) -> Iterator[Start]:
     """Return a function that starts a child, which does not outlive the test."""
-    children: list[subprocess.Popen[str]] = []
-
-    def run(mode: str, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, CHILD, mode, each_url, *map(str, arguments)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        children.append(child)
-        return child
-
-    yield run
-    for child in children:
-        child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
+    with ExitStack() as stack:
+        yield lambda mode, *arguments: stack.enter_context(
+            running_python(CHILD, mode, each_url, *arguments)
+        )
 
 
 def says(child: subprocess.Popen[str]) -> str:

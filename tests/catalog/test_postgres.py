@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
 from support.data.postgres import PostgresServer
+from support.processes import running_python
 
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.database import MIGRATE_COMMAND, Database, database_time
@@ -52,8 +52,9 @@ def test_an_unmigrated_database_says_so(empty_postgres_url: str) -> None:
 @pytest.mark.few(1)
 def test_processes_that_migrate_at_once_all_succeed(each_empty_url: str) -> None:
     code = f"from memwal.catalog import Catalog; Catalog({each_empty_url!r}).migrate()"
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
-    assert [process.wait() for process in processes] == [0, 0, 0]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(running_python(code)) for _ in range(3)]
+        assert [process.wait() for process in processes] == [0, 0, 0]
     catalog = Catalog(each_empty_url)
     assert catalog.list() == []
     catalog.close()

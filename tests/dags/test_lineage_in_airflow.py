@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow_demo.standalone import AirflowStandalone
 from support.airflow.webhook_server import WebhookServer
+from support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_ID = "memwal__flights"
@@ -43,9 +43,7 @@ def test_a_merge_is_sent_with_its_table_and_rows(
     ) as airflow:
         run_id = airflow.trigger(DAG_ID, {"jobs": ["merge"]})
         assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
-        deadline = time.monotonic() + 60
-        while not ended() and time.monotonic() < deadline:
-            time.sleep(0.5)
+        until(ended)
     (event,) = ended()
     (read,), (written,) = event["inputs"], event["outputs"]
     assert read["name"] == written["name"] == registered.table.uri

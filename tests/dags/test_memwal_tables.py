@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from support.processes import python_environment, run_python
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOAD = """
@@ -25,22 +24,12 @@ print("FOUND" + json.dumps(bags))
 
 def load(tmp_path: Path, *envs: dict[str, str]) -> Any:
     """Load the folder with each environment, in one process, as the DAG processor does."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     settings = {
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "PYTHONPATH": os.pathsep.join(
-            [str(REPOSITORY / name) for name in ("plugins", "tests", "")]
-        ),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(REPOSITORY / "dags"), json.dumps(envs)],
-        env={**clean, **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = python_environment(without="AIRFLOW") | settings
+    done = run_python(LOAD, REPOSITORY / "dags", json.dumps(envs), env=environment)
     return json.loads(done.stdout.partition("FOUND")[2])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from airflow_demo.standalone import AirflowStandalone
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.metrics.otel_collector import Collector, collecting
+from support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DAG_ID = "memwal__flights"
@@ -39,9 +39,7 @@ def test_one_trace_from_the_task_to_the_commit(tmp_path: Path, registered: Any) 
         run_id = airflow.trigger(DAG_ID, {"jobs": ["merge"]})
         assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
         # The worker sends the span of a task when its process ends.
-        deadline = time.monotonic() + 60
-        while not spans(collector, "worker.merge") and time.monotonic() < deadline:
-            time.sleep(0.5)
+        until(lambda: spans(collector, "worker.merge"))
         (worker,) = spans(collector, "worker.merge")
         upserts = spans(collector, "memwal.merge.upsert")
     by_id = {one.span_id: one for one in collector.spans}

@@ -23,6 +23,7 @@ import pytest
 import slot
 from support.data.postgres import PostgresServer
 from support.data.tables import log
+from support.waiting import until
 from target import SchemaChangedError
 
 import memwal
@@ -96,10 +97,7 @@ class Shop:
     def wait_for_the_slot(self) -> None:
         """The server gives it up a moment after its reader has closed the connection."""
         active = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
-        deadline = time.monotonic() + 120
-        while self.connection.execute(active, [self.slot]).rowcount:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not self.connection.execute(active, [self.slot]).rowcount)
 
     @contextmanager
     def following(self) -> Iterator[Callable[[], None]]:
@@ -118,12 +116,9 @@ class Shop:
 
         def wait() -> None:
             self.mark()
-            deadline = time.monotonic() + 120
-            while not self.is_confirmed():
-                if failures:
-                    raise failures[0]
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: failures or self.is_confirmed())
+            if failures:
+                raise failures[0]
 
         try:
             yield wait
@@ -332,11 +327,8 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(
     with subprocess.Popen(command) as process:
         try:
             shop.mark()
-            deadline = time.monotonic() + 200
-            while not shop.is_confirmed():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            until(lambda: process.poll() is not None or shop.is_confirmed())
+            assert process.poll() is None
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0
         finally:

@@ -3,16 +3,14 @@ and against what stands in the cluster."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.kubernetes.chart import Object, airflow_values
 from support.kubernetes.chart_values import MATRIX
+from support.processes import python_environment, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_AIRFLOW = [
@@ -81,19 +79,13 @@ def test_airflow_finds_both_folders_of_dags(tmp_path: Path) -> None:
         "from airflow.dag_processing.bundles.manager import DagBundlesManager as Manager\n"
         "print(*(f'{one.name}={one.path}' for one in Manager().get_all_dag_bundles()))"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", asks],
-        env={
-            # Without the settings of the Airflow that tests in this process use.
-            **{key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")},
-            name: environment(MATRIX["defaults"].objects())[name],
-            "AIRFLOW_HOME": str(tmp_path),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        },
-        text=True,
-        capture_output=True,
-        check=True,
-    ).stdout
+    settings = {
+        name: environment(MATRIX["defaults"].objects())[name],
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    # Without the settings of the Airflow that tests in this process use.
+    said = run_python(asks, env=python_environment(without="AIRFLOW") | settings).stdout
     assert said.splitlines()[-1] == f"dags-folder={tmp_path}/dags memwal=/opt/memwal/dags"
 
 

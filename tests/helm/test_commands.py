@@ -18,7 +18,7 @@ import pytest
 from support.data.tables import MakeTable
 from support.kubernetes.chart import Release, airflow_values, containers, named, pods
 from support.kubernetes.chart_values import MATRIX
-from support.stores.s3_emulator import free_port
+from support.servers import free_port
 from support.waiting import until
 from typer.main import get_command
 from typer.testing import CliRunner

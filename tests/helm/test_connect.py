@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.kubernetes.chart import Object, Release, containers, named
 from support.kubernetes.chart_values import CONNECT, MATRIX
-from support.stores.s3_emulator import free_port
+from support.servers import free_port
 
 from memwal.spark.session import ensure_java
 

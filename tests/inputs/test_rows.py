@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from enum import Enum
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pytest
 from lancedb.pydantic import LanceModel, Vector
 from pydantic import BaseModel
+from support.processes import run_python
 
 from memwal.errors import ArgumentTypeError, InvalidInputError
 from memwal.inputs.rows import to_keys, to_rows
@@ -356,5 +355,4 @@ to_rows([{"id": 1}], schema, ["id"]), to_rows({"id": [1, None]}, schema, ["id"])
 to_keys([1, 2], schema, ["id"])
 print([name for name in ("polars", "lancedb", "pydantic") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert run_python(code).stdout == "[]\n"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ import pytest
 from support.data.tables import MakeTable, base_state, keys, rows, state
 from support.oracles import native
 from support.oracles.native import everything
+from support.processes import running_python
 
 import memwal
 from memwal.base_table.snapshot import open_base
@@ -59,24 +60,8 @@ Start = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Return a function that starts a process which waits until it is told to go."""
-    children: list[subprocess.Popen[str]] = []
-
-    def start(code: str, *arguments: str) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
-        )
-        children.append(child)
-        return child
-
-    yield start
-    for child in children:
-        child.kill()
-        child.communicate()
+    with ExitStack() as stack:
+        yield lambda code, *arguments: stack.enter_context(running_python(code, *arguments))
 
 
 def go(children: list[subprocess.Popen[str]]) -> None:
@@ -92,8 +77,8 @@ def go(children: list[subprocess.Popen[str]]) -> None:
 
 def answer(child: subprocess.Popen[str]) -> int:
     """What a process says at its end, which its closed input brings about."""
-    output, errors = child.communicate()
-    assert child.returncode == 0, errors
+    output, _ = child.communicate()
+    assert child.returncode == 0
     return int(output)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -24,6 +21,7 @@ from support.data.tables import (
 )
 from support.oracles import native
 from support.oracles.native import collect_all, everything
+from support.processes import running_python
 from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStores, Rule
 
 import memwal
@@ -217,18 +215,13 @@ for key in itertools.count():
 def test_a_killed_writer_loses_nothing(
     table: memwal.Table, killed: str, taker: str, merge: Merge
 ) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, table.uri, killed],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
-    )
-    assert child.stdout is not None
-    for line in child.stdout:
-        if int(line) == 47:
-            break
-    child.send_signal(signal.SIGKILL)
-    rest = child.communicate()[0].split()
+    with running_python(KILLED, table.uri, killed) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if int(line) == 47:
+                break
+        child.kill()
+        rest = child.communicate()[0].split()
     acknowledged = int(rest[-1]) if rest else 47
     if taker == "ours":
         table.upsert(rows({-2: 0}))

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from support.docs.scripts import script
+from support.servers import serving
 
 AUDIT = script("audit")
 GOOD, YANKED, GONE = ("a" * 64, "b" * 64, "c" * 64)
@@ -79,12 +79,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def index() -> Iterator[FakeIndex]:
-    with FakeIndex() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
+    with serving(FakeIndex()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from support.data.searched import Searched, sources_of
 from support.oracles import reading
+from support.processes import running_python
 
 from memwal.reader.sources.cache import LruCache
 from memwal.search.text import column
@@ -52,16 +51,13 @@ def test_does_not_grow_with_what_was_merged_and_collected(tmp_path: Path) -> Non
     """
     searched = Searched(tmp_path)
     table = searched.table
-    command = [sys.executable, reading.__file__, table.uri]
     taken: list[int] = []
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    ) as reader:
+    with running_python(Path(reading.__file__), table.uri) as reader:
         assert reader.stdin is not None
         assert reader.stdout is not None
 
         def read() -> int:
-            print(file=reader.stdin)
+            print(file=reader.stdin, flush=True)
             return int(reader.stdout.readline())
 
         for _ in range(CYCLES):

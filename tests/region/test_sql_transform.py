@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.processes import run_python
 
 from memwal.errors import InvalidInputError, MissingExtraError
 from memwal.region import sql_transform
@@ -182,7 +182,7 @@ def test_datafusion_is_loaded_only_for_an_expression() -> None:
         "Router(spec, pa.schema([('a', pa.int64())]));"
         "assert 'datafusion' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python(code)
 
 
 def test_without_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parents[1]
+from support.processes import run_python
 
 PROGRAM = """
 import os, shutil, sys
@@ -98,7 +95,7 @@ DYNAMIC = {
 
 @pytest.mark.slow
 def test_all_jobs(tmp_path: Path) -> None:
-    output = run_program(PROGRAM, str(tmp_path))
+    output = run_python(PROGRAM, tmp_path).stdout
     assert "workers 2" in output
     assert output.count("'parts': 2") == 3
 
@@ -108,18 +105,4 @@ def test_all_jobs(tmp_path: Path) -> None:
 def test_tasks_are_as_many_as_the_cluster_has_cores_for(
     tmp_path: Path, conf: dict[str, str]
 ) -> None:
-    assert "met 3" in run_program(WIDTH_PROGRAM, str(tmp_path), json.dumps(conf))
-
-
-def run_program(program: str, *arguments: str) -> str:
-    """Return what a program prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert "met 3" in run_python(WIDTH_PROGRAM, tmp_path, json.dumps(conf)).stdout

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parents[1]
+from support.processes import run_python
 
 PRELUDE = """
 import os, sys
@@ -72,13 +69,4 @@ spark.stop()
     ],
 )
 def test_the_whole_table(tmp_path: Path, program: str, printed: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + program, str(tmp_path / "table")],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert printed in done.stdout
+    assert printed in run_python(PRELUDE + program, tmp_path / "table").stdout

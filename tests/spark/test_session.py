@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+from support.processes import python_environment, run_python
 
 from memwal.spark.session import spark_session
 
@@ -67,10 +67,7 @@ spark.stop()
 
 @pytest.mark.slow
 def test_what_the_caller_says_wins():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
-    )
-    *told, url, listening = done.stdout.splitlines()
+    *told, url, listening = run_python(SCRIPT).stdout.splitlines()
     assert told == ["local[1]", "127.0.0.2", "own"]
     assert url.startswith("http://127.0.0.1:")
     assert listening.rpartition(":")[0] in ("127.0.0.1", "[::ffff:127.0.0.1]")
@@ -100,11 +97,5 @@ spark.stop()
 )
 def test_the_log_of_spark_is_as_the_user_configured_it(tmp_path, file, content, level):
     (tmp_path / file).write_text(content)
-    done = subprocess.run(
-        [sys.executable, "-c", LEVEL],
-        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(LEVEL, env=python_environment({"SPARK_CONF_DIR": str(tmp_path)}))
     assert done.stdout.splitlines()[-1] == level

@@ -13,6 +13,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.data.tables import MakeTable, base_state, numbered
 from support.metrics.otel_collector import Collector, collecting
+from support.processes import python_environment, run_python
 
 from memwal.jobs.job import run_in_process
 from memwal.spark.runner import trace_environment, with_trace_context
@@ -49,8 +50,7 @@ class TestWithoutATrace:
 
     def test_of_a_wrong_environment_nothing_is_traced(self) -> None:
         code = "from memwal.spark.runner import start_tracing; start_tracing(); print(2)"
-        env = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        done = run(code, {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"})
         assert done.stdout == "2\n", done.stderr
 
 
@@ -143,12 +143,4 @@ def test_one_trace_from_the_task_to_the_workers_of_spark(
 
 def run(code: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program whose environment has these variables of OpenTelemetry, and no others."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "TRACE"))}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    return run_python(code, env=python_environment(variables, without=("OTEL_", "TRACE")))

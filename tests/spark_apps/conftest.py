@@ -8,7 +8,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,17 +139,3 @@ def submit() -> Iterator[Callable[..., Submitted]]:
     yield start
     for submitted in started:
         submitted.clean_up()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Return a function that waits until something is so."""
-
-    def wait(holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
-            if time.monotonic() > deadline:
-                raise TimeoutError("it never came true")
-            time.sleep(0.02)
-
-    return wait

@@ -9,12 +9,13 @@ import psutil
 import pytest
 from support.data.tables import SCHEMA, base_state, keys, numbered, rows, state
 from support.stores.s3_emulator import SECRET_KEY, running_emulator
+from support.waiting import until
 
 import memwal
 
 
 @pytest.mark.slow
-def test_a_merge_that_is_killed_and_run_again(submit, make_backlog, until, tmp_path):
+def test_a_merge_that_is_killed_and_run_again(submit, make_backlog, tmp_path):
     table, expected = make_backlog(25)
     start = table.base().version
     # Each generation goes into a commit of its own, so that there is a middle to be killed in.
@@ -44,7 +45,7 @@ def test_a_merge_that_is_killed_and_run_again(submit, make_backlog, until, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_merge_that_is_told_to_end(submit, make_backlog, until, number):
+def test_a_merge_that_is_told_to_end(submit, make_backlog, number):
     table, expected = make_backlog(25)
     start = table.base().version
     submitted = submit("merge", "--table", table.uri, "--commit-bytes", 1)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections import deque
@@ -15,52 +12,20 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from subprocess import CompletedProcess
 from uuid import uuid4
 
 import pytest
+from support.servers import serving
 from support.stores.s3_emulator import S3Emulator
 from support.systems import BARE, TAKEN, take_away
 
-import memwal.errors
 from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
-
-# Scripts load this floor alone: the front door of the package loads Lance, which takes seconds.
-_THIS_FLOOR = f"""
-import sys, types
-memwal = types.ModuleType("memwal")
-memwal.__path__ = [{str(Path(memwal.errors.__file__).parent)!r}]
-sys.modules["memwal"] = memwal
-"""
 
 KINDS = (
     *("local", "local-not-durable", "memory", "s3", f"local-{BARE}"),
     *(pytest.param(f"local-{name}", marks=pytest.mark.slow) for name in TAKEN),
 )
-
-
-@pytest.fixture(scope="session")
-def python() -> Callable[..., list[str]]:
-    """Make a command line that runs a script of this floor in a process of its own."""
-
-    def command(script: str, *arguments: object) -> list[str]:
-        code = _THIS_FLOOR + textwrap.dedent(script)
-        return [sys.executable, "-c", code, *map(str, arguments)]
-
-    return command
-
-
-@pytest.fixture(scope="session")
-def run_python(python: Callable[..., list[str]]) -> Callable[..., CompletedProcess[str]]:
-    """Run a script of this floor to its end."""
-
-    def run(script: str, *arguments: object) -> CompletedProcess[str]:
-        return subprocess.run(
-            python(script, *arguments), capture_output=True, text=True, timeout=120, check=False
-        )
-
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -207,12 +172,6 @@ class _Server(ThreadingHTTPServer):
 def failing_s3() -> Iterator[FailingS3]:
     s3 = FailingS3()
     handler = type("Handler", (_Handler,), {"s3": s3})
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with serving(_Server(("127.0.0.1", 0), handler)) as server:
         s3.endpoint = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield s3
-        finally:
-            server.shutdown()
-            thread.join()
+        yield s3

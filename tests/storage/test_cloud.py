@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import pytest
+from support.processes import run_python
 from support.stores.s3_emulator import S3Emulator
 
 from memwal.errors import (
@@ -26,8 +27,6 @@ from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_put_if_absent, open_store
 
 if TYPE_CHECKING:
-    from subprocess import CompletedProcess
-
     from storage.conftest import FailingS3
 
 KEY = "/bucket/table/a/1"
@@ -421,9 +420,7 @@ print(first, second)
 """
 
 
-def test_a_forked_process_is_told_instead_of_hanging(
-    failing_s3: FailingS3, run_python: Callable[..., CompletedProcess[str]]
-) -> None:
+def test_a_forked_process_is_told_instead_of_hanging(failing_s3: FailingS3) -> None:
     done = run_python(FORK, failing_s3.endpoint)
 
     assert done.stdout == "0 7\n", done.stderr

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.processes import python_command, run_python
 from support.systems import BARE, take_away
 
 from memwal.errors import (
@@ -33,7 +34,6 @@ from memwal.storage.local import LocalStore
 REAL_SYNCFS = local_files.syncfs
 
 Call = tuple[str, ...]
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def keys_of(store: LocalStore) -> list[str]:
@@ -466,10 +466,9 @@ store.create("a/small", b"fits")
 """
 
 
-def test_a_quota_leaves_nothing_behind(root: Path, run_python: Run) -> None:
+def test_a_quota_leaves_nothing_behind(root: Path) -> None:
     done = run_python(FILE_SIZE_LIMIT, root)
 
-    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["full"] * 3
     assert files_below(root) == ["a/old", "a/small"]
     assert (root / "a" / "old").read_bytes() == b"old"
@@ -521,7 +520,7 @@ for call in (
 """
 
 
-def test_without_permission_every_call_says_so(root: Path, run_python: Run) -> None:
+def test_without_permission_every_call_says_so(root: Path) -> None:
     store = LocalStore(root)
     store.create("old", b"x")
     store.create("folder/old", b"x")
@@ -531,7 +530,6 @@ def test_without_permission_every_call_says_so(root: Path, run_python: Run) -> N
     finally:
         root.chmod(0o700)
 
-    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["denied"] * 7
     assert keys_of(store) == ["folder/old", "old"]
 
@@ -672,9 +670,7 @@ def test_what_happens_during_a_replacement_happens_after_it(
         assert not store.exists("a/1")
 
 
-def test_a_process_forked_inside_a_lock_does_not_keep_it(
-    root: Path, python: Callable[..., list[str]]
-) -> None:
+def test_a_process_forked_inside_a_lock_does_not_keep_it(root: Path) -> None:
     script = """
         import fcntl, os, sys, time
         from memwal.storage.local import LocalStore
@@ -695,7 +691,7 @@ def test_a_process_forked_inside_a_lock_does_not_keep_it(
         os.killpg(0, 15)
     """
     process = subprocess.Popen(
-        python(script, root),
+        python_command(script, root),
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

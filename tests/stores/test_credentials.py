@@ -4,10 +4,7 @@ by whoever can ask for new ones."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.data.tables import keys, rows, state
+from support.processes import python_environment, run_python
 from support.stores.own_certificate import own_certificate
 from support.stores.s3_emulator import REGION, S3Emulator
 from support.stores.store_gateway import Gateway, Sessions
@@ -160,25 +158,13 @@ LIFE_OF_A_PROCESS = """
 
 def live(uri: str, storage_options: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Write, read and merge in a process with an environment of its own, for several lives."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(LIFE_OF_A_PROCESS),
-            uri,
-            json.dumps(dict(storage_options)),
-            str(_LONGER),
-        ],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": "/nonexistent",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    given = {name: python_environment()[name] for name in ("PATH", "PYTHONPATH")}
+    done = run_python(
+        LIFE_OF_A_PROCESS,
+        uri,
+        json.dumps(dict(storage_options)),
+        _LONGER,
+        env={**given, "HOME": "/nonexistent", **environment},
     )
     assert done.stdout == "done\n", done.stderr[-3000:]
 

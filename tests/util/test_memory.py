@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from support.processes import run_python
 
 from memwal.util import memory, system
 from memwal.util.memory import MemoryLimit
@@ -108,7 +106,4 @@ print((system.resident_bytes() or 0) - before)
 
 def test_large_blocks_that_threads_freed_are_not_kept() -> None:
     """Each thread has an arena, whose end glibc keeps otherwise: 240 MiB here."""
-    child = subprocess.run(
-        [sys.executable, "-c", _THREADS_THAT_FREE], capture_output=True, text=True, check=True
-    )
-    assert int(child.stdout) < 40 * MIB
+    assert int(run_python(_THREADS_THAT_FREE).stdout) < 40 * MIB

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
 
 import pytest
+from support.processes import run_python
 
 from memwal.util.timers import TimerThread
 
@@ -289,7 +288,4 @@ class TestThread:
             "owner, timers = Owner(), TimerThread()\n"
             "timers.new_timer(owner.call).schedule(time.monotonic() + 3600)\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert run_python(code).stderr == ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from support.processes import run_python
 
 import memwal
 
@@ -41,12 +41,7 @@ def late():
 
 def test_nothing_is_lost(tmp_path: Path) -> None:
     uri = str(tmp_path / "t.lance")
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, uri],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_python(PROGRAM, uri)
     assert "Traceback" not in ended.stderr, ended.stderr
     assert ended.stdout.split() == ["400", "2"]
     with memwal.open(uri).writer() as writer:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 from support.data.tables import MakeTable, generations, log, state
+from support.processes import run_python
 
 import memwal
-
-# A child that hangs is what these tests are about.
-SECONDS = 120.0
 
 # Prints what the child said, and its exit status, behind what the parent says itself.
 RUN_CHILD = """
@@ -37,15 +33,7 @@ def run_child(call):
 
 def run(code: str, *args: str) -> list[str]:
     """Run a program in an interpreter of its own and return its lines."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_CHILD + textwrap.dedent(code), *args],
-        timeout=SECONDS,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_python(RUN_CHILD + textwrap.dedent(code), *args).stdout.splitlines()
 
 
 class TestGuard:

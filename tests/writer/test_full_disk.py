@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 from support.data.tables import MakeTable, log
-
-import memwal
-
-TESTS = Path(__file__).parents[1]
-REPOSITORY = Path(memwal.__file__).parents[1]
+from support.processes import run_python
 
 # The limit is the process's own, so that it cannot be set in the one that runs the tests.
 LIMITED = """
@@ -64,25 +55,12 @@ print("done")
 """
 
 
-def run(script: str, table: memwal.Table) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", script, table.uri],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS)])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 def test_an_append_beyond_the_limit_is_refused_and_the_writer_goes_on(
     make_table: MakeTable,
 ) -> None:
     table = make_table()
 
-    assert run(LIMITED, table) == ["full", "full", "done"]
+    assert run_python(LIMITED, table.uri).stdout.split() == ["full", "full", "done"]
 
     assert [entry.writer_epoch for entry in log(table).values()] == [1, 1, 1]
 
@@ -90,7 +68,7 @@ def test_an_append_beyond_the_limit_is_refused_and_the_writer_goes_on(
 def test_a_flush_beyond_the_limit_is_refused_and_made_later(make_table: MakeTable) -> None:
     table = make_table()
 
-    refused, done = run(FLUSH_LIMITED, table)
+    refused, done = run_python(FLUSH_LIMITED, table.uri).stdout.splitlines()
 
     assert refused == "refused StoreFullError"
     assert done == "done"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from typing import Any
 from uuid import UUID
@@ -14,6 +12,7 @@ from opentelemetry import metrics
 from support.data.tables import MakeTable, keys, log, numbered, rows
 from support.metrics import collected as collected_metrics
 from support.metrics.region_stats import region_stats
+from support.processes import run_python
 from support.stores.faulty_store import GENERATION, FaultyStores
 
 import memwal
@@ -277,10 +276,7 @@ for metric in scope.metrics:
     point = metric.data.data_points[0]
     print(metric.name, getattr(point, "value", None) or getattr(point, "count", 0))
 """
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-        )
-        lines = done.stdout.splitlines()
+        lines = run_python(code).stdout.splitlines()
         assert lines[0] == "memwal"
         assert "memwal.writer.rows 2" in lines
         assert "memwal.writer.append.duration 1" in lines

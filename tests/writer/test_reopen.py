@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.data.tables import REGION, MakeTable, keys, log, rows, state
+from support.processes import running_python
 
 import memwal
 from memwal.aio import open_writer
@@ -223,13 +222,7 @@ def test_two_processes_write_to_one_region(table: memwal.Table, kill: bool) -> N
     written: list[int] = []
     with ExitStack() as stack:
         producers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", PRODUCER, table.uri, str(first), str(count)],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            stack.enter_context(running_python(PRODUCER, table.uri, first, count))
             for first in (0, 1000)
         ]
         for producer in producers:

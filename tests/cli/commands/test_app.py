@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from support.docs.command_lines import commands
+from support.processes import run_python
 from typer.main import get_command
 
 import memwal
@@ -57,10 +58,7 @@ import memwal.cli.commands.app
 heavy = {{"lance", "pyarrow", "numpy", "pyspark", "rich", "obstore", "google.protobuf"}}
 print(sorted(heavy & set(sys.modules)))
 """
-    found = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"
+    assert run_python(script).stdout.strip() == "[]"
 
 
 def test_the_installed_program_ends_with_the_exit_code(tmp_path):

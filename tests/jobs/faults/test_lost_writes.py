@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from support.data.tables import MakeTable, state
 from support.faults import lost_writes, lost_writes_child
 from support.faults.lost_writes import bad_files
 from support.faults.preloaded import preload
+from support.processes import python_environment, run_python
 
 import memwal
 from memwal.errors import MemWalError
@@ -27,20 +25,10 @@ ROUNDS = 40
 
 def work(table: memwal.Table, seed: int, log: Path, *more: str) -> dict[str, Any]:
     """Let a process work on a table while some of its writes fail, and return what it printed."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(TESTS),
-        **preload([lost_writes.SOURCE]),
-        **lost_writes.failing_writes(table.uri, log, rate=100_000, seed=seed + 1),
-    }
-    child = subprocess.run(
-        [sys.executable, lost_writes_child.__file__, table.uri, str(seed), str(ROUNDS), *more],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr
+    failing = lost_writes.failing_writes(table.uri, log, rate=100_000, seed=seed + 1)
+    environment = python_environment(preload([lost_writes.SOURCE]) | failing)
+    program = Path(lost_writes_child.__file__)
+    child = run_python(program, table.uri, seed, ROUNDS, *more, env=environment)
     report: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return report
 

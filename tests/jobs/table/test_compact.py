@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
 from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, numbered, rows
+from support.processes import run_python
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, skip_waits
 
 import memwal
@@ -502,12 +501,7 @@ def test_rows_of_a_wide_fragment_are_not_all_in_memory(tmp_path: Path) -> None:
     )
     reader = pa.RecordBatchReader.from_batches(schema, batches)
     lance.write_dataset(reader, str(tmp_path / "wide")).delete("id % 5 = 0")
-    child = subprocess.run(
-        [sys.executable, "-c", _COMPACT_IN_A_CHILD, str(tmp_path / "wide")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    child = run_python(_COMPACT_IN_A_CHILD, tmp_path / "wide")
     assert memwal.open(str(tmp_path / "wide")).status().deleted_rows == 0
     assert int(child.stdout) << 10 < 300 << 20
 

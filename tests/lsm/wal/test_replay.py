@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.entries import encode_entry
+from support.processes import run_python
 from support.stores.faulty_store import WAL, FaultyStore, Killed
 
-import memwal
 from memwal.errors import CorruptDataError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
@@ -480,20 +478,7 @@ class TestInterruption:
 def peak_growth(tmp_path: Path, *, rows: int, rows_per_entry: int, generations: int) -> int:
     """Bytes by which the memory of a process grows that replays a log of 8 MiB budget."""
     script = Path(__file__).parent / "_replay_child.py"
-    root = Path(memwal.__file__).parents[1]
-    result = subprocess.run(
-        [
-            sys.executable,
-            str(script),
-            str(tmp_path / "log"),
-            *map(str, (rows, rows_per_entry, generations)),
-        ],
-        env={"PYTHONPATH": f"{root}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    result = run_python(script, tmp_path / "log", rows, rows_per_entry, generations)
     growth, seen = map(int, result.stdout.split())
     assert seen == rows
     return growth

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 from memwal_airflow.hooks.memwal import MemWalHook
 from memwal_airflow.provider import get_provider_info
+from support.processes import python_environment, run_python
 from support.stores.s3_emulator import S3Emulator
 
 from memwal.catalog import Catalog
@@ -56,7 +54,9 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MemWalHook]:
 
 
 @pytest.mark.slow
-def test_airflow_shows_the_form_and_tries_the_connection(tmp_path: Path) -> None:
+def test_airflow_shows_the_form_and_tries_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = tmp_path / "site" / "lance_memwal-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lance-memwal\nVersion: 1.0\n")
@@ -66,19 +66,9 @@ def test_airflow_shows_the_form_and_tries_the_connection(tmp_path: Path) -> None
     fields = get_provider_info()["connection-types"][0]["conn-fields"]
     extra = {name: SECRET for name, field in fields.items() if "format" in field["schema"]}
     extra |= {"secret_options": json.dumps({"token": SECRET}), "test_uri": str(lake)}
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(info.parent), *sys.path]),
-            "EXTRA": json.dumps(extra),
-            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(info.parent)
+    settings = {"EXTRA": json.dumps(extra), "AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}
+    done = run_python(LOOK, env=python_environment(settings))
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["name"] == "MemWAL"
     assert set(seen["fields"]) == set(fields)

@@ -3,10 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from memwal_airflow.hooks.storage_options import (
     remove_orphaned_files,
     write_private_file,
 )
+from support.processes import running_python
 
 OPTIONS = {"aws_secret_access_key": "marker-77aa"}
 
@@ -60,21 +58,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
         f"print(write_private_file({OPTIONS!r}, pathlib.Path(sys.argv[1])), flush=True)\n"
         "time.sleep(600)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(job(tmp_path, "killed"))],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdout is not None
-    with process.stdout:
+    with running_python(code, job(tmp_path, "killed")) as process:
+        assert process.stdout is not None
         # Airflow, which the module imports, may log a line before.
         lines = (line.strip() for line in process.stdout)
         path = Path(next(line for line in lines if line.endswith(OPTIONS_FILE_NAME)))
-    assert path.exists()
-    assert remove_orphaned_files(tmp_path) == 0
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+        assert path.exists()
+        assert remove_orphaned_files(tmp_path) == 0
     assert path.exists()
     write_private_file({}, job(tmp_path, "next"))
     assert not path.exists()

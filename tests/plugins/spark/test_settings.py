@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from memwal_airflow.spark.settings import (
 )
 from memwal_airflow.spark.submit import JobSubmitHook
 from opentelemetry.sdk.trace import TracerProvider
+from support.processes import run_python
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -46,14 +46,7 @@ def test_a_client_of_spark_connect_needs_no_java(monkeypatch: pytest.MonkeyPatch
 
 def test_a_job_finds_the_same_memwal(tmp_path: Path) -> None:
     code = "import memwal, sys; print(memwal.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=job_environment(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(code, env=job_environment(), cwd=tmp_path)
     assert done.stdout.strip() == memwal.__file__
 
 

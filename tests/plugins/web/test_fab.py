@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import python_environment, run_python
 
 from memwal.catalog import Catalog
 
@@ -30,17 +28,14 @@ def test_roles_see_and_start_the_tables_of_their_owner(
     catalog.update("mine", owner="land team")
     catalog.update("theirs", owner="air team")
     catalog.export_snapshot(after)
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    settings = {
         "AIRFLOW_HOME": str(tmp_path / "home"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path / 'airflow.db'}",
         "AIRFLOW__CORE__AUTH_MANAGER": MANAGER,
         "AIRFLOW__MEMWAL__OWNER_ROLES": '{"air team": "Air"}',
         "MEMWAL_CATALOG_URL": url,
     }
-    command = [sys.executable, CHILD, before, after]
-    child = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    child = run_python(CHILD, before, after, env=python_environment(settings))
     first, second = (json.loads(line) for line in child.stdout.splitlines() if line[:1] == "{")
     for rights in (first, second):
         assert rights["admin"] == rights["user"] == {"mine": STARTABLE, "theirs": STARTABLE}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from airflow_demo.standalone import AirflowStandalone
 from support.airflow.quiet import QUIET
+from support.processes import run_python
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -108,13 +108,9 @@ def test_an_admin_starts_a_run_and_sees_it(
 
 
 def test_tasks_do_not_load_the_app() -> None:
-    import subprocess
-    import sys
 
     code = (
         "import sys, memwal_airflow.plugin; "
         "print([n for n in sys.modules if n.startswith(('fastapi', 'memwal_airflow.web.app'))])"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "plugins"), *sys.path])}
-    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert found.stdout.splitlines()[-1] == "[]", found.stderr
+    assert run_python(code).stdout.splitlines()[-1] == "[]"

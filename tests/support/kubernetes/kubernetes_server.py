@@ -22,6 +22,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
+from support.servers import serving
+
 PATH = re.compile(
     r"/api(?:s/networking\.k8s\.io)?/v1/namespaces/(?P<namespace>[^/]+)/"
     r"(?P<kind>pods|configmaps|services|networkpolicies)(?:/(?P<name>[^/]+))?(?P<log>/log)?"
@@ -480,11 +482,5 @@ def running_kubernetes() -> Iterator[KubernetesServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     found.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(server):
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +9,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.servers import serving
 
 
 class Collector(HTTPServer):
@@ -52,12 +52,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def collecting() -> Iterator[Collector]:
     """Run a collector within the block."""
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(Collector()) as server:
         yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -9,10 +9,7 @@ import base64
 import hashlib
 import hmac
 import shutil
-import subprocess
-import sys
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +19,7 @@ from email.utils import formatdate
 from pathlib import Path
 from uuid import uuid4
 
-from support.stores.s3_emulator import free_port
+from support.servers import free_port, running_program
 
 PROGRAM = "azurite-blob"
 # Every Azurite has this account and this key, which its manual prints.
@@ -32,11 +29,6 @@ ACCOUNT_KEY = (
 )
 
 _VERSION = "2021-08-06"
-_START_SECONDS = 60.0
-_PROCESS = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
 
 
 @dataclass(frozen=True)
@@ -118,32 +110,6 @@ def running_azurite(folder: Path) -> Iterator[Azurite]:
     port = free_port()
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
-    log_path = folder / "azurite.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, PROGRAM, *options, *quiet],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            endpoint = f"http://127.0.0.1:{port}"
-            _wait_until_it_answers(process, endpoint, log_path)
-            yield Azurite(endpoint)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], endpoint: str, log_path: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(endpoint, timeout=5):
-                return
-        except urllib.error.HTTPError:
-            return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.1)
-    raise RuntimeError(f"Azurite did not start:\n{log_path.read_text(errors='replace')}")
+    endpoint = f"http://127.0.0.1:{port}"
+    with running_program(PROGRAM, *options, *quiet, folder=folder, address=endpoint):
+        yield Azurite(endpoint)

@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,16 +20,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from support.stores.s3_emulator import free_port
+from support.servers import free_port, running_program
 from support.stores.store_gateway import Answer, Forward, Gateway, Request, gateway_before
 
 PROGRAM = "fake-gcs-server"
 
-_START_SECONDS = 60.0
-_PROCESS = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
 _OBJECT = re.compile(r"/([^/?]+)/([^?]+)")
 
 
@@ -87,34 +79,14 @@ def running_fake_gcs(folder: Path) -> Iterator[FakeGcs]:
     server = f"http://127.0.0.1:{port}"
     where = ["-host", "127.0.0.1", "-port", str(port), "-scheme", "http"]
     names = ["-public-host", f"127.0.0.1:{port}", "-external-url", server]
-    log_path = folder / "fake-gcs.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, PROGRAM, "-backend", "memory", *where, *names],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            _wait_until_it_answers(process, server, log_path)
-            with gateway_before(server) as gateway:
-                gateway.rule = lambda request, forward: _translated(gateway, request, forward)
-                yield FakeGcs(gateway.endpoint, server)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], server: str, log_path: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{server}/_internal/healthcheck", timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.1)
-    raise RuntimeError(f"fake-gcs-server did not start:\n{log_path.read_text(errors='replace')}")
+    command = (PROGRAM, "-backend", "memory", *where, *names)
+    health = f"{server}/_internal/healthcheck"
+    with (
+        running_program(*command, folder=folder, address=health),
+        gateway_before(server) as gateway,
+    ):
+        gateway.rule = lambda request, forward: _translated(gateway, request, forward)
+        yield FakeGcs(gateway.endpoint, server)
 
 
 def _translated(gateway: Gateway, request: Request, forward: Forward) -> Answer | None:

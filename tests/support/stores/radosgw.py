@@ -1,8 +1,7 @@
 """Ceph's S3: one monitor, one store in memory and one gateway, in a folder and for any user.
 
-The programs must be there: scripts/slow_tools.py brings them. ``python
-tests/support/stores/radosgw.py FOLDER`` runs a cluster until it is interrupted, and prints what
-reaches it.
+The programs must be there: scripts/slow_tools.py brings them. ``PYTHONPATH=tests python -m
+support.stores.radosgw FOLDER`` runs a cluster until it is interrupted, and prints what reaches it.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from support.servers import free_port, running_program
+from support.waiting import until
 
 ACCESS_KEY = "radosgw-key"
 SECRET_KEY = "radosgw-secret"
@@ -44,11 +43,6 @@ _CAPABILITIES = {
     "osd.0": {"mon": "allow profile osd", "osd": "allow *"},
 }
 
-# A daemon ends with whoever started it, also when that is killed: 1 is PR_SET_PDEATHSIG.
-_DAEMON = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
 _START_SECONDS = 120.0
 _MEMORY_BYTES = 4 << 30
 
@@ -168,7 +162,7 @@ def missing_programs() -> list[str]:
 @contextlib.contextmanager
 def running_radosgw(folder: Path) -> Iterator[RadosGateway]:
     """Run a cluster that keeps everything in ``folder``, which is empty."""
-    port, mon_port = _free_ports(2)
+    port, mon_port = free_port(), free_port()
     fsid = str(uuid4())
     configuration = folder / "ceph.conf"
     configuration.write_text(
@@ -186,18 +180,22 @@ def running_radosgw(folder: Path) -> Iterator[RadosGateway]:
     _make_keys(environment, keyring)
     _run(environment, "ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", keyring)
     with contextlib.ExitStack() as daemons:
-        daemons.enter_context(_daemon(environment, folder, "ceph-mon", "-f", "-i", "a"))
+
+        def start(*command: str, address: str | None = None) -> None:
+            program = running_program(*command, folder=folder, env=environment, address=address)
+            daemons.enter_context(program)
+
+        start("ceph-mon", "-f", "-i", "a")
         osd = str(uuid4())
         _run(environment, "ceph", "--connect-timeout", "60", "osd", "create", osd)
         _run(environment, "ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
-        daemons.enter_context(_daemon(environment, folder, "ceph-osd", "-f", "-i", "0"))
-        _until(lambda: "1 up" in _run(environment, "ceph", "osd", "stat"), "the store")
+        start("ceph-osd", "-f", "-i", "0")
+        until(lambda: "1 up" in _run(environment, "ceph", "osd", "stat"))
         user = ("user", "create", "--uid", "tests", "--display-name", "tests")
         keys = ("--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY)
         _run(environment, "radosgw-admin", *user, *keys)
-        daemons.enter_context(_daemon(environment, folder, "radosgw", "-f", "-n", "client.rgw"))
         endpoint = f"http://127.0.0.1:{port}"
-        _until(lambda: _answers(endpoint), "the gateway")
+        start("radosgw", "-f", "-n", "client.rgw", address=endpoint)
         yield RadosGateway(endpoint, folder)
 
 
@@ -221,53 +219,6 @@ def _run(environment: Mapping[str, str], *command: object) -> str:
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
     return done.stdout + done.stderr
-
-
-@contextlib.contextmanager
-def _daemon(environment: Mapping[str, str], folder: Path, *command: str) -> Iterator[None]:
-    with (folder / f"{command[0]}.out").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _DAEMON, *command],
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _until(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if done():
-            return
-        time.sleep(0.2)
-    raise RuntimeError(f"{what} did not come up in {_START_SECONDS:.0f} s; look into its logs")
-
-
-def _answers(endpoint: str) -> bool:
-    try:
-        with urllib.request.urlopen(endpoint, timeout=5):
-            return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _serve(folder: Path) -> None:

@@ -7,11 +7,7 @@ win now and then.
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,16 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from support.servers import free_port, running_program
+
 ACCESS_KEY = "emulator-key"
 SECRET_KEY = "emulator-secret"
 REGION = "us-east-1"
-
-# The server ends with the test run, also when that is killed: 1 is PR_SET_PDEATHSIG.
-_SERVE = (
-    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
-    "runpy.run_module('ministack', run_name='__main__')"
-)
-_START_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -81,45 +72,7 @@ def running_emulator(scratch: Path) -> Iterator[S3Emulator]:
         # It would look for containers of its own to stop; keep it away from a real Docker.
         "DOCKER_HOST": f"unix://{scratch}/no-docker.sock",
     }
-    log_path = scratch / "emulator.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
-            env=environment,
-            cwd=scratch,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            endpoint = f"http://127.0.0.1:{port}"
-            _wait_until_it_answers(process, endpoint, log_path)
-            yield S3Emulator(endpoint)
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], endpoint: str, log_path: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{endpoint}/", timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.05)
-    raise RuntimeError(f"the S3 emulator did not start:\n{log_path.read_text(errors='replace')}")
+    endpoint = f"http://127.0.0.1:{port}"
+    command = (sys.executable, "-m", "ministack")
+    with running_program(*command, folder=scratch, env=environment, address=endpoint):
+        yield S3Emulator(endpoint)

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
+from support.servers import serving
+
 _HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "date", "server"}
 _ACCESS_KEY = re.compile(r"Credential=([^/,]+)/")
 
@@ -159,16 +161,8 @@ class _Pass(BaseHTTPRequestHandler):
 @contextmanager
 def gateway_before(endpoint: str, tls: SSLContext | None = None) -> Iterator[Gateway]:
     """Run a gateway before a server."""
-    with Gateway(endpoint, tls) as gateway:
-        thread = threading.Thread(
-            target=gateway.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
-        thread.start()
-        try:
-            yield gateway
-        finally:
-            gateway.shutdown()
-            thread.join()
+    with serving(Gateway(endpoint, tls)) as gateway:
+        yield gateway
 
 
 @dataclass

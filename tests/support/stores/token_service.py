@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ssl import SSLContext
 from urllib.parse import parse_qs
 
+from support.servers import serving
 from support.stores.store_gateway import Sessions
 
 _ASSUMED = """\
@@ -83,11 +83,5 @@ def token_service(
     sessions: Sessions, *, seconds: float, identity: str, tls: SSLContext | None = None
 ) -> Iterator[TokenService]:
     """Run a service."""
-    with TokenService(sessions, seconds, identity, tls) as service:
-        thread = threading.Thread(target=service.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield service
-        finally:
-            service.shutdown()
-            thread.join()
+    with serving(TokenService(sessions, seconds, identity, tls)) as service:
+        yield service

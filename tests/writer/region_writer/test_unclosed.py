@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import sys
 from uuid import UUID
 
 import pytest
 from support.data.tables import MakeTable, log, state
+from support.processes import run_python
 
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.stats import WriterCounters, warn_if_unclosed
 
 COUNTED = UUID(int=1)
-
-# A process that never ends is a bug, and must not hang the run.
-LONG = 60.0
 
 
 class Forgotten:
@@ -71,13 +67,7 @@ for uri, durable in zip(sys.argv[1:], (False, True)):
         data = {"id": [n], "n": [n], "text": [f"{n}={n}"]}
         writers[-1].upsert(pa.table(data, schema=table.schema))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, buffered.uri, durable.uri],
-        timeout=LONG,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0
+    done = run_python(code, buffered.uri, durable.uri)
     assert durable.uri not in done.stderr
     (told,) = done.stderr.splitlines()
     assert re.search(r"\b3\b", told.split(buffered.uri)[1])
