@@ -315,12 +315,12 @@ def due(
         ended = _wait_merged(airflow, catalog, set(names), since, arguments.limit)
     waited = [(ended[name] - flushed_at[name]).total_seconds() for name in names]
     note = f"{arguments.rows} rows, {arguments.tasks} tasks at once"
-    how = {"warm": ", a warm Spark", "submit": ", spark-submit", None: ""}[spark]
+    how = {"warm": ", warm Spark", "submit": ", spark-submit", None: ""}[spark]
     how += ", one DAG for all" if drained else ""
-    what = f"one table, from its flush to its merge{how}"
+    what = f"one table, flush to merge{how}"
     most = 60.0 if spark == "submit" else 5.0
     yield _limited(f"airflow {part}", what, Figure.of(single), most, note=note)
-    what = f"{len(names)} tables at once, from the flush to the merge{how}"
+    what = f"{len(names)} tables, flush to merge{how}"
     limits = (60.0, 60.0) if spark == "submit" else (15.0, 30.0)
     yield from _burst(f"airflow {part}", what, waited, limits=limits, note=note)
 
@@ -348,7 +348,7 @@ def bare(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
         )
         (started,) = _ended(airflow, "start")
         waited = [(at - started).total_seconds() for at in _ended(airflow, "first")]
-    what = f"{arguments.tables} tasks that do nothing, from the event to the end"
+    what = f"{arguments.tables} empty tasks, event to end"
     note = f"no table, {arguments.tasks} tasks at once"
     yield from _burst("airflow bare", what, waited, note=note)
 

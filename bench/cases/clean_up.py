@@ -111,7 +111,7 @@ def clean_lines(folder: Path, rows: int) -> Iterator[Line]:
     ours, other = found["ours"], found["optimize"]
     yield Line(
         name="clean-up",
-        what="processor time to clean a table of many fragments, with three indexes",
+        what="processor time to clean up many fragments, with three indexes",
         ours=Figure.of([sample["processor"] for sample in ours]),
         other=Figure.of([sample["processor"] for sample in other]),
         unit="s",
@@ -121,7 +121,7 @@ def clean_lines(folder: Path, rows: int) -> Iterator[Line]:
     )
     yield Line(
         name="clean-up",
-        what="peak memory of cleaning a table of many fragments, with three indexes",
+        what="peak memory of cleaning up many fragments, with three indexes",
         ours=Figure.of([(sample["peak"] - sample["baseline"]) / _MIB for sample in ours]),
         other=Figure.of([(sample["peak"] - sample["baseline"]) / _MIB for sample in other]),
         unit="MiB",
@@ -131,7 +131,7 @@ def clean_lines(folder: Path, rows: int) -> Iterator[Line]:
     )
     yield Line(
         name="clean-up",
-        what="time to clean a table of many fragments by two workers",
+        what="time to clean up many fragments by two workers",
         ours=Figure.of([sample["seconds"] for sample in found["two"]]),
         other=Figure.of([sample["seconds"] for sample in found["one"]]),
         unit="s by two, a core each",

@@ -30,7 +30,7 @@ _PIECE = 250_000
 _FRAGMENT_ROWS = 1_000_000
 _ROUNDS = 3
 _TASKS = 64
-_KINDS = {"integers": Target(1.0), "text of 32 characters": Target(1.2)}
+_KINDS = {"integer keys": Target(1.0), "text keys of 32 characters": Target(1.2)}
 
 
 def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
@@ -38,7 +38,7 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
     for kind, target in _KINDS.items():
         place = folder / kind.split()[0]
         place.mkdir()
-        table = _table(place / "table", rows, text=kind != "integers")
+        table = _table(place / "table", rows, text=kind != "integer keys")
         union, count = union_of_backlog(table, place)
         ours: dict[str, Any] = {"do": "ours", "divide_bytes": 0, "max_tasks": 2}
         native = {"do": "union", "sources": [union], "use_index": False}
@@ -50,7 +50,7 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
                     found[name].append(merge_copy(table.uri, sides[name]))
         yield Line(
             name="divided",
-            what=f"processor time of a merge in parts, keys are {kind}",
+            what=f"processor time of a merge in parts, {kind}",
             ours=Figure.of([sample["processor"] for sample in found["ours"]]),
             other=Figure.of([sample["processor"] for sample in found["native"]]),
             unit="s",
@@ -87,11 +87,11 @@ def scaling_lines(folder: Path, rows: int) -> Iterator[Line]:
     many = merge_copy(table.uri, {**parts, **tasks})
     yield Line(
         name="scaling",
-        what="seconds of all tasks of a merge in 64 parts, one after another",
+        what="all tasks of a merge in 64 parts, one after another",
         ours=constant(many["all_tasks"]),
         other=constant(many["critical_path"]),
         unit="s",
-        against="the longest tasks, and what the driver does",
+        against="the longest tasks and the driver",
         rival=Rival.OURS,
         target=Target(32, at_least=True),
         note=f"{many['tasks']:.0f} tasks: {_stages(many)}",
@@ -100,7 +100,7 @@ def scaling_lines(folder: Path, rows: int) -> Iterator[Line]:
     found = run_child("spark_merging", {**spark, "rounds": rounds_of(_ROUNDS)})
     yield Line(
         name="scaling",
-        what="merge in parts by two of Spark's workers, which are warm",
+        what="merge in parts by two warm Spark workers",
         ours=Figure.of(found["one"]["seconds"]),
         other=Figure.of(found["two"]["seconds"]),
         unit="s by one",

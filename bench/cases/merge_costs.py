@@ -66,13 +66,13 @@ def _beside_native(folder: Path, rows: int, count: int, *, index: bool) -> Line:
     ours, other = (Figure.of([sample[name] for sample in samples]) for name in tasks)
     return Line(
         name="merge cost",
-        what=f"a merge of {count:,} recent rows, {_keys(index)}",
+        what=f"merge of {count:,} recent rows, {_keys(index)}",
         ours=ours,
         other=other,
         unit="s of a processor",
         against="merge_insert of the newest rows",
         target=Target(1.2),
-        note=f"into {rows:,}, default options",
+        note=f"into {rows:,}, {_options(index)}",
     )
 
 
@@ -96,14 +96,14 @@ def _merges(folder: Path, rows: int, count: int, *, index: bool) -> Iterator[Lin
     keys = _keys(index) if index else f"{_keys(index)}, after a first merge"
     for key, what, unit, scale in (
         ("bytes_read", "bytes read by a merge", "MB", 1e6),
-        ("processor", "a merge", "s of a processor", 1),
+        ("processor", "merge", "s of a processor", 1),
     ):
         few, many = (
             Figure.of([max(sample[key] / scale, 1e-9) for sample in own]) for own in found.values()
         )
         yield Line(
             name="merge cost",
-            what=f"{what} of recent keys into a base table 16 times larger, {keys}",
+            what=f"{what} of recent keys into a table 16 times larger, {keys}",
             ours=many,
             other=few,
             unit=unit,
@@ -111,14 +111,18 @@ def _merges(folder: Path, rows: int, count: int, *, index: bool) -> Iterator[Lin
             rival=Rival.OURS,
             target=Target(1.2),
             note=(
-                f"{count:,} rows into {rows:,} and {rows * _GROWTH:,}, default options: "
+                f"{count:,} rows into {rows:,} and {rows * _GROWTH:,}, {_options(index)}: "
                 f"exponent {exponent(many, few, _GROWTH):.2f}"
             ),
         )
 
 
 def _keys(index: bool) -> str:
-    return "a B-tree on the key" if index else "no index on the key"
+    return "indexed key" if index else "unindexed key"
+
+
+def _options(index: bool) -> str:
+    return "default options, B-tree" if index else "default options"
 
 
 def _write_recent(table: memwal.Table, rows: int, count: int) -> None:

@@ -54,13 +54,13 @@ def growth_lines(folder: Path, rows: int) -> Iterator[Line]:
                 yield _beside_an_appender(table, found[times])
             shutil.rmtree(table.uri)
     for what, key, unit in (
-        ("bytes that a merge reads", "bytes_read", "KiB"),
-        ("a merge", "seconds", "s"),
+        ("bytes read by a merge", "bytes_read", "KiB"),
+        ("merge", "seconds", "s"),
     ):
         scale = 1 << 10 if key == "bytes_read" else 1
         yield Line(
             name="growth",
-            what=f"{what} of the base table, recent keys, into one 4 times as large",
+            what=f"{what} of recent keys into a table 4 times larger",
             ours=_figure(recent[_GROWTH], key, scale),
             other=_figure(recent[1], key, scale),
             unit=unit,
@@ -73,7 +73,7 @@ def growth_lines(folder: Path, rows: int) -> Iterator[Line]:
     per_million = slower.median / (rows * _GROWTH / 1e6)
     yield Line(
         name="growth",
-        what="a merge, random keys, into a base table 4 times as large",
+        what="merge of random keys into a table 4 times larger",
         ours=slower,
         other=_figure(random[1], "seconds"),
         unit="s",
@@ -94,9 +94,7 @@ def task_memory_lines(folder: Path, rows: int) -> Iterator[Line]:
         write_rows(table, np.arange(max(times * budget // bytes_per_row, _REGIONS)), 256)
         sample = merge_copy(table.uri, {"do": "ours", **_PARTS, "commit_bytes": budget})
         shutil.rmtree(table.uri)
-        yield _peak(
-            sample, budget, f"peak memory of the tasks of a merge, backlog {times} times a task"
-        )
+        yield _peak(sample, budget, f"peak memory of merge tasks, backlog of {times} tasks")
     table = make_table(folder / "wide", rows // 2, floats=_WIDE_FLOATS)
     write_rows(table, np.arange(0, rows // 2, 5), _WIDE_FLOATS)
     budget = rows * 128
@@ -157,7 +155,7 @@ def _peak(sample: Mapping[str, float], budget: int, what: str) -> Line:
         ours=constant((sample["peak"] - sample["baseline"]) / _MIB),
         other=constant(budget / _MIB),
         unit="MiB",
-        against="memory of a task (`commit_bytes`)",
+        against="`commit_bytes`",
         rival=Rival.LIMIT,
         target=Target(1.5),
         note=f"{sample['tasks']:.0f} tasks, one after another",

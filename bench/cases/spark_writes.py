@@ -50,12 +50,12 @@ def running(master: str) -> Iterator[Any]:
 
 def frame_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Write a data frame by the driver's own process."""
-    yield from written(folder, 2 * rows, "local[2]", "a data frame", Target(0.8, at_least=True))
+    yield from written(folder, 2 * rows, "local[2]", "data frame", Target(0.8, at_least=True))
 
 
 def executor_lines(folder: Path, rows: int) -> Iterator[Line]:
     """Write a data frame by two executors that are processes of their own."""
-    what = "a data frame of two executors"
+    what = "data frame of two executors"
     yield from written(
         folder, 2 * rows, "local-cluster[2,1,2048]", what, Target(1.3, at_least=True)
     )

@@ -57,10 +57,10 @@ ASKED = (
     ("maintenance", "peak memory of a compaction of rows of 1 MiB", "limit"),
     (
         "maintenance",
-        "processor time to clean a table of many fragments, with three indexes",
+        "processor time to clean up many fragments, with three indexes",
         "LanceDB's optimize()",
     ),
-    ("airflow", "one table, from its flush to its merge", "a limit"),
+    ("airflow", "one table, flush to merge", "a limit"),
 )
 """Program, what was measured and the other side of the lines that are asked for most."""
 
