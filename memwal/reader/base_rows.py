@@ -22,7 +22,7 @@ from memwal.expressions.predicate import literals, quoted
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
 from memwal.lsm.indexes.catchup import segment_location
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.lsm.key_matches import match_keys
+from memwal.lsm.key_matches import keys_among, mark_newest_rows, match_keys
 from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.latest import ROW_ADDRESS, read_keys
 from memwal.reader.row_set import ROW_ID, contains, group_batches
@@ -336,7 +336,7 @@ def _parts(sources: ReadSources) -> list[RowIds]:
         if source.identity is None
     ]
     if unflushed:
-        parts.append(_replaced_by_memtables(base, pc.unique(pa.concat_arrays(unflushed))))
+        parts.append(_replaced_by_memtables(base, pa.concat_arrays(unflushed)))
     return parts
 
 
@@ -381,14 +381,17 @@ def _search_keys(
 
 
 def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
-    """Find the rows of MemTable keys; keys that were looked up before are not looked up again."""
+    """Find the rows of MemTable keys; keys that were looked up before are not looked up again.
+
+    A key may be there several times.
+    """
     results = _lookups.get(_base_key(base), partial(_LookupResults.empty, keys.type))
     if len(results.keys) > max(_MAX_CACHED_KEYS, 2 * len(keys)):
         results = _LookupResults.empty(keys.type)
-    missing = keys
-    if len(results.keys):
-        missing = keys.filter(pc.invert(pc.is_in(keys, value_set=results.keys)))
-    if len(missing):
+    # The last rows of keys that are not among those: far quicker than to hash all keys by Arrow.
+    is_missing = mark_newest_rows(pa.concat_arrays([keys, results.keys]))[: len(keys)]
+    if is_missing.any():
+        missing = keys.filter(pa.array(is_missing))
         rows, positions = rows_of_keys(base, missing)
         results = _LookupResults(
             pa.concat_arrays([results.keys, missing]),
@@ -398,7 +401,10 @@ def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
         # If two threads do this at once, the results of one are lost, and its keys are looked up
         # again.
         _lookups.put(_base_key(base), results)
-    is_requested = pc.is_in(results.keys, value_set=keys).to_numpy(zero_copy_only=False)
+    # Only keys that the base table has are compared.
+    found = np.unique(results.positions)
+    is_requested = np.zeros(len(results.keys), np.bool_)
+    is_requested[found] = keys_among(results.keys.take(pa.array(found)), [keys])
     replaced: RowIds = results.rows[is_requested[results.positions]]
     return replaced
 
