@@ -1,16 +1,10 @@
-"""Keep the vectors of documents up to date while a stream changes their texts.
-
-    python embedder.py --table docs.lance [--model minilm] [--ask "close a socket"]
-
-If it is killed and started again, it resumes where it stopped.
-"""
+"""Keep the vectors of documents up to date while a stream changes their texts."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -24,8 +18,10 @@ from embed import Embed, by_meaning, by_words
 from library import Upkeep
 
 import memwal
+from memwal.errors import TableSetupError
 from memwal.reading_writer import Writer
 
+REGIONS = "bucket:doc:2"
 MISSING = "vector IS NULL"
 
 
@@ -72,11 +68,14 @@ def stream(writer: Writer, table: memwal.Table, steps: Sequence[Changes]) -> Non
 
 def run(uri: str, embed: Embed, steps: Sequence[Changes]) -> None:
     """Follow the stream to its end, until every text has its vector."""
-    if not Path(uri).exists():
+    try:
+        table = memwal.open(uri)
+    except TableSetupError:
         vector = pa.list_(pa.float32(), embed([""]).shape[1])
         schema = pa.schema({"doc": pa.string(), "text": pa.string(), "vector": vector})
-        memwal.create(uri, schema, primary_key="doc", region_spec="bucket:doc:2")
-    table = memwal.open(uri)
+        table = memwal.create(uri, schema, primary_key="doc", region_spec=REGIONS)
+    if not table.status().mem_wal:  # A process died while it created the table.
+        table = memwal.enable(uri, region_spec=REGIONS)
     with table.writer(options=memwal.WriterOptions(max_memtable_age=1.0)) as writer, Upkeep(table):
         stream(writer, table, steps[:1])  # Old texts: the embedder does not run yet.
         streaming = threading.Thread(target=stream, args=(writer, table, steps))
@@ -84,7 +83,7 @@ def run(uri: str, embed: Embed, steps: Sequence[Changes]) -> None:
         embedder = Embedder(table, writer, embed)
         while streaming.is_alive() + (done := embedder.step()):
             print(f"{done} texts embedded", flush=True)
-            time.sleep(0.05)
+            streaming.join(timeout=0.05)
 
 
 if __name__ == "__main__":

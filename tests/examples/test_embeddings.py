@@ -132,6 +132,27 @@ def test_a_step_that_dies_before_its_commit_is_repeated(table: memwal.Table, mod
     check(table.uri, [{"a": "one"}])
 
 
+@pytest.mark.parametrize("step", ["create_durably", "open_base"])
+def test_a_creation_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """It leaves an empty folder, or a table without MemWAL."""
+    uri, steps = str(tmp_path / "docs.lance"), changes(10, 2)
+
+    class Died(BaseException):
+        pass
+
+    def die(*given: object, **options: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"memwal.create_table.{step}", die)
+        with pytest.raises(Died):
+            embedder.run(uri, by_words, steps)
+    assert Path(uri).exists()
+    embedder.run(uri, by_words, steps)
+    assert len(memwal.open(uri).region_ids()) == 2
+    check(uri, steps)
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     uri = str(tmp_path / "docs.lance")
