@@ -130,9 +130,7 @@ TABLE_GAUGES = (
         "memwal.table.consumer.age",
         "s",
         "Longest time for which a consumer that is not expired committed nothing new.",
-        _status(
-            lambda s: max((c.committed_seconds for c in s.consumers if not c.expired), default=0.0)
-        ),
+        _status(lambda s: max((c.idle_seconds for c in s.consumers if not c.expired), default=0.0)),
     ),
     TableGauge(
         "memwal.table.expired_consumers",

@@ -110,7 +110,7 @@ class Changes(Result):
         ``token`` of a later feed, which this one ends with: it returns rows as of then. Rows of a
         generation that has been flushed since may be newer.
     columns, filter : optional
-        As for a scan; columns of the key are added, and deletes returned in any case.
+        As for a scan; columns of the key and those above are added, and deletes returned anyway.
     grain : {"net", "log"}
         What is returned of each key: its newest row, or every version. The whole table, without
         ``after``, has the newest rows only.
@@ -147,7 +147,7 @@ class Changes(Result):
         self._grain = grain
         self._columns = columns
         self._filter = parenthesize_filter(filter)
-        self._until = None if until is None else FeedToken.parse(until)
+        self._until = None if until is None else FeedToken.parse(until, "or None for now")
         state = self._read()
         base = state.plan.base
         self._token = self._until or state.token
@@ -158,7 +158,7 @@ class Changes(Result):
                 state.check_whole(self._token)
         self._after: FeedToken | None = None
         if after is not None:
-            self._after = self._token if after == NOW else FeedToken.parse(after)
+            self._after = self._token if after == NOW else FeedToken.parse(after, 'None or "now"')
         self._output = changes_schema(base, self._columns)
         # Taken by the first read; later ones, and those of what was collected since, plan anew.
         self._planned: list[FeedState] = [state]
@@ -234,11 +234,12 @@ def changes_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
     """
     names = base.schema.names if columns is None else list(columns)
     names = [*(name for name in base.primary_key if name not in names), *names]
-    taken = sorted({field.name for field in _EXTRA}.intersection(names))
-    if taken:
-        raise InvalidInputError(
-            f"{base.location} has a column {taken[0]}, as a feed has; name others (columns)"
-        )
+    for name in sorted(set(CHANGE_COLUMNS).intersection(names)):
+        if name in base.schema.names:
+            raise InvalidInputError(
+                f"{base.location} has a column {name}, as a feed has; name others (columns)"
+            )
+        raise InvalidInputError(f"every feed has the column {name}: leave it out of columns")
     fields = [
         field if field.name in base.primary_key else field.with_nullable(True)
         for field in output_schema(base, names)

@@ -53,10 +53,10 @@ Planned = TypeVar("Planned", Changes, FeedState)
 class Consumer:
     """Reader of a table's feed whose token is kept in the table.
 
-    Made by :meth:`memwal.Table.consumer`, which claims the consumer: what held it before can still
-    read, and its next commit raises ConsumerFencedError. What the consumer has not read yet is kept
-    by collections and by clean-ups of versions, within the limits ``gc_consumer_seconds`` and
-    ``gc_consumer_bytes`` of the policy.
+    Made by :meth:`memwal.Table.consumer`, which claims the consumer: each call of an object that
+    held it before raises ConsumerFencedError. Only feeds that it made before can still be read.
+    Changes after the token are kept by collections and by clean-ups of versions, within the limits
+    ``gc_consumer_seconds`` and ``gc_consumer_bytes`` of the policy.
 
     >>> consumer = table.consumer("embeddings", start="now")
     >>> table.upsert({"id": 1, "n": 7, "text": "a"})

@@ -56,8 +56,8 @@ class FeedToken:
         )
 
     @classmethod
-    def parse(cls, text: str) -> FeedToken:
-        """Return the token of a text; InvalidInputError if it is none."""
+    def parse(cls, text: str, *others: str) -> FeedToken:
+        """Return the token of a text; InvalidInputError, with other choices, if it is none."""
         try:
             if not text.startswith(_PREFIX):
                 raise ValueError("another form")
@@ -69,8 +69,6 @@ class FeedToken:
                 for region_id, *numbers in _REGION.iter_unpack(data[_HEAD.size :])
             }
         except (binascii.Error, struct.error, UnicodeError, ValueError, zlib.error) as error:
-            raise InvalidInputError(
-                f"{text[:80]!r} is no token of a feed; pass the token of an earlier feed, None for "
-                'the whole table, or "now"'
-            ) from error
+            choices = ", ".join(["pass the token of an earlier feed", *others])
+            raise InvalidInputError(f"{text[:80]!r} is no token of a feed; {choices}") from error
         return cls(version, digest, regions)

@@ -157,7 +157,7 @@ def _consumers(
             epoch=state.epoch,
             owner=state.owner,
             version=version,
-            committed_seconds=max(now - state.at.timestamp(), 0.0),
+            idle_seconds=max(now - state.at.timestamp(), 0.0),
             held_bytes=held_bytes(base, version, manifests) if version and is_held else 0,
             expired=state.reason if state.phase is Phase.EXPIRED else None,
         )

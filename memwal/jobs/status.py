@@ -112,9 +112,10 @@ class ConsumerStatus:
     owner: str
     """Machine and process of the newest claim."""
     version: int | None
-    """Version of the base table that its token names; None before it committed one."""
-    committed_seconds: float
-    """Time since it committed, or read up to the newest state."""
+    """Version of the base table that its token names; None before its first commit, or since a
+    reset, unless it begins with "now"."""
+    idle_seconds: float
+    """Time since it was created, reset, committed, or read up to the newest state."""
     held_bytes: int
     """Bytes that could be freed if the version of its token was not kept."""
     expired: str | None = None
@@ -297,7 +298,7 @@ class TableStatus(JsonRecord):
             snapshot_age_seconds=_aged(self.snapshot_age_seconds, seconds),
             oldest_version_seconds=_aged(self.oldest_version_seconds, seconds),
             consumers=tuple(
-                replace(consumer, committed_seconds=consumer.committed_seconds + seconds)
+                replace(consumer, idle_seconds=consumer.idle_seconds + seconds)
                 for consumer in self.consumers
             ),
         )

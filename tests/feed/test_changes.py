@@ -388,8 +388,9 @@ class TestArguments:
             assert found.schema == feed.schema
             assert found.select(["id", "n"]).to_pydict() == {"id": [2, 3, 5], "n": [2, 3, None]}
             table.merge()
-        with pytest.raises(InvalidInputError):
-            table.changes(columns=["other"])
+        for name in ("other", "_change"):
+            with pytest.raises(InvalidInputError):
+                table.changes(columns=["n", name])
         with pytest.raises(InvalidInputError):
             table.changes(filter="other > 1")
 
@@ -430,6 +431,8 @@ class TestArguments:
     def test_texts_that_are_no_token(self, table: memwal.Table, text: str) -> None:
         with pytest.raises(InvalidInputError):
             table.changes(text)
+        with pytest.raises(InvalidInputError):
+            table.changes(until=text)
 
     def test_a_damaged_token(self, consumer: Consumer) -> None:
         token = consumer.token

@@ -208,6 +208,7 @@ class TestClaims:
         for call in (first.read, first.drop, first.reset, lambda: first.commit(feed.token)):
             with pytest.raises(ConsumerFencedError):
                 call()
+        assert told(feed) == {1: 0, 2: 0}
         second.commit(feed.token)
 
     def test_fence_an_owner_that_wakes_up(self, faults: FaultyStores, table: memwal.Table) -> None:

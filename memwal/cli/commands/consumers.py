@@ -76,12 +76,12 @@ def print_consumers(consumers: Sequence[ConsumerStatus]) -> None:
     """Print a line for each consumer; nothing without any."""
     if consumers:
         print_table(
-            ("consumer", "version", "committed", "held", "owner", "expired"),
+            ("consumer", "committed", "idle", "held", "owner", "expired"),
             [
                 (
                     one.name,
-                    one.version,
-                    age(one.committed_seconds),
+                    "nothing" if one.version is None else f"version {one.version}",
+                    age(one.idle_seconds),
                     size(one.held_bytes),
                     f"{one.owner} (epoch {one.epoch})",
                     one.expired,

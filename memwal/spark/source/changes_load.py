@@ -74,7 +74,7 @@ class ChangesLoad:
         after = self.options.changes_after
         if after == START or after is None:
             return ""
-        return now if after == NOW else str(FeedToken.parse(after))
+        return now if after == NOW else str(FeedToken.parse(after, f"{START} or {NOW}"))
 
     def schema(self, until: str | None, columns: Sequence[str] | None) -> pa.Schema:
         """Return the columns of the changes until a token, by default the newest one."""

@@ -44,8 +44,8 @@ def test_an_expired_one_begins_again(cli, table, consumer):
     status = table.status()
     assert status.expired_consumers == 1
     assert TableStatus.from_dict(status.to_dict()) == status
-    later = status.aged(60).consumers[0].committed_seconds
-    assert later == status.consumers[0].committed_seconds + 60
+    later = status.aged(60).consumers[0].idle_seconds
+    assert later == status.consumers[0].idle_seconds + 60
     assert "gc_consumer_seconds" in cli("consumers", "list", table.uri).stdout
     cli("consumers", "reset", table.uri, "embeddings", "--now")
     assert table.status().expired_consumers == 0

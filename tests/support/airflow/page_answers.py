@@ -329,7 +329,7 @@ class Canned:
                         epoch=3,
                         owner="gpu-1:7",
                         version=max(1, row["version"] - 2),
-                        committed_seconds=340.0,
+                        idle_seconds=340.0,
                         held_bytes=180 << 20,
                     ),
                     ConsumerStatus(
@@ -337,7 +337,7 @@ class Canned:
                         epoch=1,
                         owner="web-4:1",
                         version=1,
-                        committed_seconds=691_200.0,
+                        idle_seconds=691_200.0,
                         held_bytes=0,
                         expired="it committed nothing for 8 d, the limit is 7 d",
                     ),

@@ -126,9 +126,10 @@ export interface IndexLag {
 export interface Consumer {
   name: string;
   owner: string;
-  /** Of the base table, which its token names. */
+  /** Of the base table, which its token names; null before its first commit, or since a reset. */
   version: number | null;
-  committed_seconds: number;
+  /** Since it was created, reset, committed, or read up to the newest state. */
+  idle_seconds: number;
   held_bytes: number;
   expired: string | null;
 }

@@ -15,8 +15,8 @@ export function ConsumersPanel({ consumers }: { consumers: readonly Consumer[] }
           <thead>
             <tr>
               <th scope="col">Consumer</th>
-              <th scope="col" class="number">Version</th>
-              <th scope="col" class="number">Since its commit</th>
+              <th scope="col" class="number">Committed version</th>
+              <th scope="col" class="number">Idle</th>
               <th scope="col" class="number">Kept for it</th>
               <th scope="col">Process</th>
               <th scope="col">State</th>
@@ -26,11 +26,11 @@ export function ConsumersPanel({ consumers }: { consumers: readonly Consumer[] }
             {consumers.map((one) => (
               <tr key={one.name}>
                 <th scope="row">{one.name}</th>
-                <td class="number" data-label="Version">
-                  {exact(one.version)}
+                <td class="number" data-label="Committed version">
+                  {one.version === null ? "nothing" : exact(one.version)}
                 </td>
-                <td class="number" data-label="Since its commit">
-                  {duration(one.committed_seconds)}
+                <td class="number" data-label="Idle">
+                  {duration(one.idle_seconds)}
                 </td>
                 <td class="number" data-label="Kept for it">
                   {size(one.held_bytes)}
