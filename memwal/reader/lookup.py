@@ -37,7 +37,7 @@ from memwal.reader.scan import output_schema
 from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
-from memwal.reader.sources.narrow_columns import layout_of, take_addresses, take_stored
+from memwal.reader.sources.narrow_columns import layout_of, take_stored
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
@@ -469,10 +469,8 @@ def _from_base(
     addresses = addresses_in_pages(base, encoded)
     if addresses is None:
         rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
-    elif len(addresses) > _MAX_TAKEN_ROWS:
-        rows = _take_rows(base.dataset, addresses, names)
     else:
-        rows = take_addresses(base.dataset, addresses, names)
+        rows = _take_rows(base.dataset, addresses, names)
     found = key_column(rows, base.primary_key)
     if found.equals(encoded):
         return rows

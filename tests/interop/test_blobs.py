@@ -157,6 +157,8 @@ def test_rows_are_read_wherever_they_are(tmp_path: Path, kind: str) -> None:
         images = described.column("image").to_pylist()
         assert [None if image is None else image["size"] for image in images] == sizes
         assert queries.lookup(ids).to_table() == described
+        for at, key in enumerate(ids):
+            assert queries.lookup(key).to_table() == described.slice(at, 1), key
         assert _scanned(queries) == expected
         assert _taken(queries, [*ids, 99]) == {**expected, 99: None}
         assert queries.count_rows(filter="image is null") == 1

@@ -183,24 +183,12 @@ def take_stored(
     rows = _take_from_memory(source, narrow, addresses) if narrow else None
     others = list(names) if rows is None else [name for name in names if name not in narrow]
     if rows is None or others:
-        read = take_addresses(source.dataset, addresses, others)
+        read = source.dataset._take_rows(addresses.tolist(), columns=others)
         if rows is None:
             return read
         for name in others:
             rows = rows.append_column(name, read.column(name))
     return rows.select(list(names))
-
-
-def take_addresses(
-    dataset: lance.LanceDataset, addresses: Addresses, names: Sequence[str]
-) -> pa.Table:
-    """Read a few rows by their addresses, in any order; deleted ones are left out."""
-    if len(addresses) == 1 and _ROW_ADDRESS not in names:
-        # Lance takes a row from its fragment in four fifths of the time.
-        fragment = dataset.get_fragment(int(addresses[0]) >> 32)
-        if fragment is not None and fragment.deletion_file() is None:
-            return fragment.take([int(addresses[0]) & 0xFFFFFFFF], columns=list(names))
-    return dataset._take_rows(addresses.tolist(), columns=list(names))
 
 
 def _take_from_memory(
