@@ -31,16 +31,18 @@ ones. After the table went back, merges count as direct writes.
 Without a primary key, the log grain tells each row once: of the logs by position, of direct writes
 by fragment. What the base table cannot tell is refused: which of its rows are of collected entries,
 as a commit merges several generations into one fragment; which rows were returned before the table
-went back; and which rows a merge wrote in versions that were cleaned up.
+went back, unless it has the fragments of a version since the token, and no less merge progress; and
+which rows a merge wrote in versions that were cleaned up.
 
-A feed returns the row that a key has when it is read, so a change that cannot be told from an
+A feed returns the row that a key has when it is made, so a change that cannot be told from an
 older one is returned once more, as an upsert, or as a delete of a key that is not there.
 
 What a process that pauses, dies or repeats does: a feed writes nothing. Its token is fixed when it
-is made, and its rows are those of that moment or newer. A consumer that dies before it stores the
-token reads the same changes, or newer rows of the same keys, once more. If it read a row that was
-deleted since, only the tombstone may tell: the feed reads those of all merged generations behind
-its token that are still stored. A writer, merger or
-collector at work changes which source tells of a change, and not whether one does: regions are read
-before their logs, and the base table last, as for every read.
+is made, and its rows are those of that moment. If a source of them is collected before the first
+use, that plans anew and returns newer changes too; a later use raises an error. A consumer that
+dies before it stores the token reads the same changes, or newer rows of the same keys, once more.
+If it read a row that was deleted since, only the tombstone may tell: the feed reads those of all
+merged generations behind its token that are still stored. A writer, merger or collector at work
+changes which source tells of a change, and not whether one does: regions are read before their
+logs, and the base table last, as for every read.
 """

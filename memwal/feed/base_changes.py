@@ -8,6 +8,10 @@ rewritten or added with values, whose rows are then all changes.
 A compaction replaces fragments by others with the same live rows, in the same order, as its commit
 tells. Marks of changed rows move along.
 
+A restore brings fragments back. With a key, their rows are changes. Without a key, they have the
+marks that they had in a version that was compared before; TokenExpiredError is raised if none had
+them, as their rows may have been returned before the token.
+
 Versions in between may have been cleaned up. The step across them is compared as one commit, of
 which nothing is known: rows that a compaction moved in it count as changed, and so do all keys of
 the generations that were merged in it, which must be stored.
@@ -57,6 +61,8 @@ from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask, Numbers, RowIds
 from memwal.util.concurrency import map_parallel
 
+# Operations of commits that add, replace or delete rows.
+_WRITES: Final = ("append", "update")
 # Manifests that are read ahead.
 _AHEAD: Final = 32
 
@@ -126,7 +132,8 @@ def changes_since(
     The reader of the token has seen the generations of each region up to ``seen``. From ``stored``
     on, its merged generations are still stored. Raises TokenExpiredError if the token's version was
     cleaned up or is one of another table, or generations are needed that were collected or given
-    up; and without a key, if the table went back, or a version in between was cleaned up.
+    up; and without a key, if the table went back to less merge progress or to rows that no version
+    since the token had, or a version in between was cleaned up.
     """
     if token.version == base.version and token.digest == base.digest:
         return NO_CHANGES
@@ -206,6 +213,8 @@ class _Walk:
     named: dict[UUID, Generations] = field(default_factory=dict)
     unseen: dict[UUID, Generations] = field(default_factory=dict)
     reached: dict[UUID, int] = field(default_factory=dict)  # generations that were merged once
+    # Without a key: marks of fragments that were replaced or lost rows, for a restore of them.
+    earlier: dict[FragmentState, Changed] = field(default_factory=dict)
 
     def step(self, before: _Version, after: _Version) -> None:
         """Go on to the next version."""
@@ -224,12 +233,16 @@ class _Walk:
                 f"versions {before.number + 1} to {after.number - 1} were cleaned up, and no key"
             )
             raise expired(self.location, f"{reason} tells merged rows from others")
+        # A commit of which nothing is known may be a restore.
+        is_restore = after.transaction is None or after.transaction.operation == "restore"
         moved, replaced = self._moved(before, after) if is_next else ({}, set())
         changed: dict[int, Changed] = {}
         for number, state in after.states.items():
             earlier = before.states.get(number)
             if earlier == state:
                 changed[number] = self.changed.get(number, False)
+            elif is_restore and not self.is_keyed:
+                changed[number] = self._restored(after.number, state)
             elif earlier is not None and earlier.files == state.files:
                 # Rows are only back after the table went back, which no merge does.
                 changed[number] = (
@@ -244,6 +257,8 @@ class _Walk:
         # With the versions from before this step.
         for number, state in before.states.items():
             later = after.states.get(number)
+            if later != state and not self.is_keyed:
+                self.earlier[state] = self.changed.get(number, False)
             is_gone = later is None or later.files != state.files
             if is_gone and told is _Told.NOTHING and number not in replaced:
                 self._remove(number, None, before=before.number)
@@ -284,7 +299,7 @@ class _Walk:
             for region_id, last in after.merged.items()
             if last > before.merged.get(region_id, 0)
         }
-        is_write = after.transaction is not None and after.transaction.is_write
+        is_write = after.transaction is not None and after.transaction.operation in _WRITES
         is_mixed = False
         for region_id, (earlier, last) in merged.items():
             region = self.token.regions.get(region_id)
@@ -343,6 +358,14 @@ class _Walk:
                 marks |= dict(zip(new, np.split(joined, stops[:-1]), strict=True))
             replaced |= set(old)
         return marks, replaced
+
+    def _restored(self, version: int, state: FragmentState) -> Changed:
+        """Return the marks that a fragment had in an earlier version of the walk."""
+        mark = self.earlier.get(state)
+        if mark is None:
+            reason = f"version {version} brought rows back, and no key tells"
+            raise expired(self.location, f"{reason} which of them were returned before")
+        return mark
 
     def _live_marks(self, version: _Version, number: int, mark: Changed) -> Mask:
         rows = np.ones(version.rows[number], np.bool_)
@@ -426,7 +449,7 @@ def removed_keys(base: BaseTable, changes: BaseChanges) -> pa.Table:
             earlier = open_base(base.location, version=version)
         except TableSetupError as error:
             # Since it was compared: a feed that begins again compares those that are left.
-            raise ObjectNotFoundError(f"{error}; read the feed again") from error
+            raise ObjectNotFoundError(f"{error}; ask for the feed again") from error
         marks: dict[int, Changed] = {}
         for number, rows in fragments.items():
             marks[number] = True

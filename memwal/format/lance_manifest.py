@@ -374,7 +374,7 @@ def _segment_files(entry: _Entry, name: str) -> list[NamedFile]:
 class Transaction:
     """How a version was made of the one before it, as far as rows matter."""
 
-    is_write: bool  # rows were added, replaced or deleted
+    operation: str | None  # append, update, rewrite or restore; None for another
     # Of a compaction: fragments that were replaced, and those that have their live rows in order.
     moved: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
@@ -391,7 +391,7 @@ def decode_transaction(data: bytes) -> Transaction:
     """Decode a transaction."""
     message = parse_message(lance_manifest_pb2.Transaction, data, name="a transaction")
     return Transaction(
-        message.WhichOneof("operation") in ("append", "update"),
+        message.WhichOneof("operation"),
         tuple(
             (
                 tuple(int(fragment.id) for fragment in group.old_fragments),

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_type  # noqa: TID253
 
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
-from memwal.feed.changes import CHANGE_COLUMNS
+from memwal.feed.change_rows import CHANGE_COLUMNS
 from memwal.spark.sink.options import (
     WriteOptions,
     check_batch_options,

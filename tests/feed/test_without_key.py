@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from support.oracles import native
 from support.oracles.native import collect_all
 
 import memwal
-from memwal.errors import TokenExpiredError
+from memwal.errors import InvalidInputError, TokenExpiredError
 
 SCHEMA = pa.schema([("at", pa.int64())])
 FEW_ROWS = memwal.WriterOptions(max_memtable_rows=2)
+DECISIONS: list[dict[str, bool]] = [{}, {}, {"merge_again": True}, {"discard_pending": True}]
 
 
 def rows(*moments: int) -> pa.Table:
@@ -115,6 +117,30 @@ def test_a_feed_is_that_of_its_token(table: memwal.Table, consumer: Consumer) ->
             assert sorted(found["at"].to_pylist()) == [4, 5]
 
 
+@pytest.mark.parametrize("by_lance", [False, True])
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_restore_past_a_compaction(
+    table: memwal.Table, consumer: Consumer, merge: bool, by_lance: bool
+) -> None:
+    table.merge()
+    lance.write_dataset(rows(8), table.uri, mode="append")
+    assert consumer.read() == [8]
+    lance.write_dataset(rows(9), table.uri, mode="append")
+    table.append(rows(3))
+    if merge:
+        table.merge()
+    before = table.base().version
+    if by_lance:
+        native.dataset(table).optimize.compact_files()
+    else:
+        table.compact(min_fragments=2)
+    lance.write_dataset(rows(10), table.uri, mode="append")
+    native.dataset(table).delete("at = 0")
+    table.restore(before)
+    assert consumer.read() == [3, 9]
+    assert consumer.read() == []
+
+
 class TestWhatCannotBeTold:
     """What would return a row twice, or not at all, is an error."""
 
@@ -139,6 +165,27 @@ class TestWhatCannotBeTold:
         table.merge()
         table.restore(before, merge_again=True)
         table.merge()
+        with pytest.raises(TokenExpiredError):
+            consumer.read()
+
+    def test_a_restore_to_fragments_from_before_the_token(
+        self, table: memwal.Table, consumer: Consumer
+    ) -> None:
+        table.merge()
+        before = table.base().version
+        table.compact(min_fragments=2)
+        assert consumer.read() == []
+        table.restore(before)
+        with pytest.raises(TokenExpiredError):
+            consumer.read()
+
+    def test_a_deleted_row_that_a_restore_brought_back(
+        self, table: memwal.Table, consumer: Consumer
+    ) -> None:
+        before = table.base().version
+        native.dataset(table).delete("at = 0")
+        assert consumer.read() == []
+        table.restore(before)
         with pytest.raises(TokenExpiredError):
             consumer.read()
 
@@ -167,17 +214,19 @@ def test_each_row_once_in_random_lives(tmp_path: Path, seed: int) -> None:
         stable_row_ids=chance.random() < 0.5,
     )
     writer: memwal.Writer | None = None
-    written: list[int] = []
-    # Step, token and rows of what consumers had, and the last step that collected entries.
+    written: set[int] = set()
+    # Step, token and rows of what consumers had, and the last steps that collected entries, and
+    # that restored a version.
     seen: list[tuple[int, str | None, list[int]]] = [(0, None, [])]
-    collected = 0
+    collected = restored = 0
     for step in range(1, 30):
-        match chance.randrange(9):
+        # Each row is told from all others.
+        moments = [10 * step + n for n in range(chance.randint(1, 3))]
+        match chance.randrange(11):
             case 0 | 1 | 2:
                 writer = writer or table.writer(options=FEW_ROWS)
-                moments = [chance.randrange(9) for _ in range(chance.randint(1, 3))]
                 writer.append(rows(*moments))
-                written += moments
+                written.update(moments)
             case 3:
                 if writer is not None:
                     chance.choice([writer.close, writer.abort])()
@@ -185,13 +234,24 @@ def test_each_row_once_in_random_lives(tmp_path: Path, seed: int) -> None:
             case 4 | 5:
                 table.merge()
             case 6:
-                lance.write_dataset(rows(step), table.uri, mode="append")
-                written.append(step)
+                lance.write_dataset(rows(*moments), table.uri, mode="append")
+                written.update(moments)
             case 7:
                 table.compact(min_fragments=2)
             case 8:
                 collect_all(table)
                 collected = step
+            case 9:
+                native.dataset(table).delete(f"at % 10 = 2 and at > {10 * step - 50}")
+            case 10:
+                if writer is not None:
+                    writer.close()
+                writer = None
+                versions = [v["version"] for v in native.dataset(table).versions()]
+                # One from before MemWAL, or one whose generations are gone.
+                with suppress(InvalidInputError):
+                    table.restore(chance.choice(versions[-3:]), **chance.choice(DECISIONS))
+                    restored = step
         since, token, had = chance.choice([*seen, *seen[-1:] * 3])
         until = chance.choice([None, *(later for at, later, _ in seen if at >= since)])
         try:
@@ -202,9 +262,11 @@ def test_each_row_once_in_random_lives(tmp_path: Path, seed: int) -> None:
                 found += feeds[1].to_table()["at"].to_pylist()
         except TokenExpiredError:
             # A token of the beginning may name a part of a generation.
-            assert since < collected or (token is None and until is not None)
+            assert since < max(collected, restored) or (token is None and until is not None)
             continue
-        assert Counter(had + found) == Counter(written)
+        shown = memwal.open(table.uri).fresh().scan().to_table()["at"].to_pylist()
+        assert max(Counter(had + found).values(), default=1) == 1
+        assert set(shown) <= set(had + found) <= written
         seen.append((step, feeds[-1].token, had + found))
     if writer is not None:
         writer.close()

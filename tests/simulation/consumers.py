@@ -41,7 +41,8 @@ from memwal.errors import (
 )
 from memwal.feed import consumer as feed_consumer
 from memwal.feed.base_changes import expired
-from memwal.feed.changes import NOW, Reading
+from memwal.feed.change_rows import Reading
+from memwal.feed.changes import NOW
 from memwal.feed.consumer import Consumer
 from memwal.feed.log_rows import check_logged
 from memwal.feed.state import FeedState

@@ -223,7 +223,7 @@ class IndexFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class Transaction(_message.Message):
-    __slots__ = ("append", "rewrite", "update")
+    __slots__ = ("append", "rewrite", "restore", "update")
     class RewriteGroup(_message.Message):
         __slots__ = ("old_fragments", "new_fragments")
         OLD_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -238,8 +238,10 @@ class Transaction(_message.Message):
         def __init__(self, groups: _Optional[_Iterable[_Union[Transaction.RewriteGroup, _Mapping]]] = ...) -> None: ...
     APPEND_FIELD_NUMBER: _ClassVar[int]
     REWRITE_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     append: bytes
     rewrite: Transaction.Rewrite
+    restore: bytes
     update: bytes
-    def __init__(self, append: _Optional[bytes] = ..., rewrite: _Optional[_Union[Transaction.Rewrite, _Mapping]] = ..., update: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, append: _Optional[bytes] = ..., rewrite: _Optional[_Union[Transaction.Rewrite, _Mapping]] = ..., restore: _Optional[bytes] = ..., update: _Optional[bytes] = ...) -> None: ...

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import open_base
 from memwal.errors import InvalidInputError, TableSetupError
-from memwal.feed.changes import CHANGE_COLUMNS, NOW, changes_schema
+from memwal.feed.change_rows import CHANGE_COLUMNS, changes_schema
+from memwal.feed.changes import NOW
 from memwal.feed.state import base_of, read_state_at
 from memwal.feed.token import FeedToken
 from memwal.reader.predicate import parenthesize_filter

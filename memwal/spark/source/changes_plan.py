@@ -16,7 +16,7 @@ import numpy as np
 
 from memwal.base_table.refs import ReadTag
 from memwal.feed.base_changes import BaseChanges, Changed
-from memwal.feed.changes import Since
+from memwal.feed.change_rows import Since
 from memwal.feed.state import FeedState
 from memwal.feed.token import FeedToken
 from memwal.lsm.region_places import RegionPlaces

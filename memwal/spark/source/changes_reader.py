@@ -12,7 +12,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import ConflictError, ObjectNotFoundError, TableSetupError
 from memwal.feed.base_changes import NO_CHANGES, changes_since
-from memwal.feed.changes import Reading, Since, changes_schema
+from memwal.feed.change_rows import Reading, Since, changes_schema
 from memwal.reader.sources.generation import ReadSources, open_all, open_memtable
 from memwal.reader.sources.log_tails import read_tail
 from memwal.reader.sources.plan import ReadPlan

@@ -25,7 +25,7 @@ from memwal.errors import (
     TableSetupError,
     TokenExpiredError,
 )
-from memwal.feed.changes import changes_schema
+from memwal.feed.change_rows import changes_schema
 from memwal.feed.consumer_state import read_state, swap_state
 from memwal.spark.data_source import MemWalDataSource, spark_schema
 from memwal.spark.source import changes_plan
