@@ -232,6 +232,20 @@ def test_what_was_given_up_is_merged_again(table: memwal.Table, consumer: Consum
     assert consumer.read() == {1: 1, 9: 1}
 
 
+def test_newer_rows_in_the_log_of_what_is_merged_again(
+    table: memwal.Table, consumer: Consumer
+) -> None:
+    before = table.base().version
+    flush(table, {1: 1, 9: 1})
+    table.merge()
+    writer = table.writer()
+    writer.upsert(rows({1: 2}))
+    writer.abort()
+    assert consumer.read() == {1: 2, 9: 1}
+    table.restore(before, merge_again=True)
+    assert consumer.read() == {1: 2, 9: 1}
+
+
 def test_until(table: memwal.Table, consumer: Consumer) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1, 7: 1}))
