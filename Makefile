@@ -49,7 +49,7 @@ dist: ui ## Build the wheel and the sdist into dist/
 
 test: setup $(VENV)/spark.jsa ## Run the tests that CI runs
 	PYTEST_DEBUG_TEMPROOT=$$($(BIN)/python scripts/test_folder.py) \
-	  $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+	  $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
 # Parts of the slow tests. What stands in none of the others is the core.
 AREA ?= all
