@@ -96,7 +96,7 @@ NO_CHANGES: Final = BaseChanges({}, frozenset(), {}, {}, {}, {})
 
 
 class _Told(Enum):
-    """How many of a commit's changes are read from its generations."""
+    """Part of a commit's changes that is read from its generations."""
 
     NOTHING = auto()
     REMOVED = auto()  # which keys it removed

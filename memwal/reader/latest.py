@@ -71,7 +71,7 @@ class NewestRows:
 
     @cached_property
     def deleted(self) -> Mask:
-        """Whether each row is a tombstone."""
+        """Mask of the rows that are tombstones."""
         return np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in self.rows)])
 
     @property

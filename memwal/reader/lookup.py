@@ -135,8 +135,8 @@ def _columns_of(base: BaseTable, columns: Sequence[str] | None, *, blob_values: 
         has_dictionaries = any(map(pt.is_dictionary, read.types))
         return _Columns(returned, names, written, read, blobs, has_dictionaries)
 
-    asked = None if columns is None else tuple(columns)
-    return _columns.get((version_key(base), asked, blob_values), find)
+    chosen = None if columns is None else tuple(columns)
+    return _columns.get((version_key(base), chosen, blob_values), find)
 
 
 _columns: LruCache[_Columns] = LruCache(64)

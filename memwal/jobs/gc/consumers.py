@@ -53,10 +53,11 @@ def collect_consumers(context: GcContext) -> Iterator[Decision]:
         if state is not None and state.phase is Phase.ACTIVE:
             state = _expire_if_due(context, newest, state, own)
         elif state is not None:
-            left = [tag for tag in own if state.needs(tag)]
-            if left and all(placed[tag][1] + context.options.orphan_grace <= now for tag in left):
+            needed = [tag for tag in own if state.needs(tag)]
+            grace = context.options.orphan_grace
+            if needed and all(placed[tag][1] + grace <= now for tag in needed):
                 # Of a read that was under way at the expiry, or of a reset that died.
-                state = _store_expired(context, state, left, state.reason)
+                state = _store_expired(context, state, needed, state.reason)
         for tag in own:
             bytes_, modified = placed[tag]
             until = modified + context.options.orphan_grace

@@ -8,13 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.data.tables import MakeTable, flush, state
 from support.oracles.native import collect_all, dataset
+from support.waiting import until
 
 import memwal
 from memwal.spark.version_compat import BATCH_LIMITS
@@ -69,10 +69,8 @@ class Stream:
         process = subprocess.Popen([*self.command], start_new_session=True)
 
         def wait(reached: Callable[[], bool]) -> None:
-            deadline = time.monotonic() + 600
-            while not reached():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
+            until(lambda: process.poll() is not None or reached(), seconds=600)
+            assert process.poll() is None
 
         try:
             wait(lambda: bool(self.numbers("offsets") - begun))
