@@ -40,7 +40,7 @@ from memwal.errors import (
     TokenExpiredError,
 )
 from memwal.feed import consumer as feed_consumer
-from memwal.feed.base_changes import expired
+from memwal.feed.base_changes import NO_CHANGES, expired
 from memwal.feed.change_rows import Reading
 from memwal.feed.changes import NOW
 from memwal.feed.consumer import Consumer
@@ -183,7 +183,7 @@ class Feed:
         since: Any = None
         if self._after is not None:
             seen = self._state(self._opened).seen(self._after)
-            since = SimpleNamespace(after=self._after, seen=seen)
+            since = SimpleNamespace(after=self._after, seen=seen, base=NO_CHANGES)
         given: Any = SimpleNamespace(generations=[source for source, _ in sources])
         reading = Reading(given, logs, since, pa.schema([]), None)
         for at, (_, stored) in enumerate(sources):
