@@ -88,7 +88,7 @@ print(*sorted({{name.split(".")[0] for name in files if "site-packages" in files
         ("memwal", {"lance", "pyarrow"}),
         # Airflow's tasks import these while they are parsed.
         ("memwal.fleet", {"lance", "pyarrow", "numpy", "sqlalchemy", "pyspark", "airflow", "rich"}),
-        ("memwal; memwal.open", {"importlib.metadata", "html", "email", "difflib", "tenacity"}),
+        ("memwal; memwal.open", {"importlib.metadata", "html", "email", "difflib"}),
         ("memwal.catalog; memwal.catalog.read_snapshot", {"sqlalchemy", "alembic"}),
     ],
 )

@@ -1,7 +1,8 @@
-"""Retry a step that loses a race against the commits of other processes, or a write of its own."""
+"""Retry a step that loses a race or a write, or whose store does not answer."""
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -16,8 +17,6 @@ MAX_LOST_WRITES: Final = 3
 
 # Longer waits would not separate the processes better.
 _MAX_GROWTH = 20
-# Seconds that a store which does not answer gets before the second and before a late attempt.
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
 
 class LostRaceError(ConflictError):
@@ -66,12 +65,33 @@ def retry_unavailable(step: Callable[[], Result], *, attempts: int = 5) -> Resul
 
     Between attempts it waits for a random time, at first of up to 0.05 s and at most of 2 s.
     """
+    return retry_errors(step, (StoreUnavailableError,), attempts, first_wait=0.05, longest_wait=2)
+
+
+def retry_errors(
+    step: Callable[[], Result],
+    errors: tuple[type[Exception], ...],
+    attempts: int,
+    *,
+    first_wait: float,
+    longest_wait: float,
+    seconds: float = math.inf,
+) -> Result:
+    """Run a step again while it raises one of ``errors``; the last attempt's error is raised.
+
+    Between attempts it waits for a random time, at first of up to ``first_wait`` seconds, which
+    double with each attempt up to ``longest_wait``. No attempt follows one that failed more than
+    ``seconds`` after the first began.
+    """
+    begun = time.monotonic()
+    limit = first_wait
     attempt = 0
     while True:
         attempt += 1
         try:
             return step()
-        except StoreUnavailableError:
-            if attempt == attempts:
+        except errors:
+            if attempt == attempts or time.monotonic() - begun >= seconds:
                 raise
-        time.sleep(conflict_delay(1, min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT)))
+        time.sleep(conflict_delay(1, limit))
+        limit = min(limit * 2, longest_wait)

@@ -12,6 +12,7 @@ from memwal.util.retry import (
     LostRaceError,
     LostWriteError,
     conflict_delay,
+    retry_errors,
     retry_lost_races,
     retry_unavailable,
 )
@@ -107,3 +108,14 @@ def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyP
     failures[:] = [StoreAccessError("refused")]
     with pytest.raises(StoreAccessError):
         retry_unavailable(step)
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (60, 3)])
+def test_attempts_are_limited_in_number_and_time(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, calls: int
+) -> None:
+    skip_waits(monkeypatch)
+    step = Race(5)
+    with pytest.raises(LostRaceError):
+        retry_errors(step, (ConflictError,), 3, first_wait=1, longest_wait=2, seconds=seconds)
+    assert step.calls == calls

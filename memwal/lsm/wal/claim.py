@@ -29,14 +29,6 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_random_exponential,
-)
-
 from memwal.base_table.region_marks import RegionMark, read_mark, write_marks
 from memwal.base_table.required_regions import check_any_found, region_error
 from memwal.errors import (
@@ -74,6 +66,7 @@ from memwal.lsm.wal.log import (
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
+from memwal.util.retry import Result, retry_errors
 
 logger = logging.getLogger(__name__)
 
@@ -138,16 +131,8 @@ def claim_region(
     # Before the manifest, which is written before it.
     mark = read_mark(store, region_id)
     raising = _EpochRaise(store, manifests, first, mark, merged, replay, clock)
-    # After an ambiguous answer of the store, the stored manifest may be ours, and cannot be
-    # distinguished from that of another claim: claiming again costs an epoch and is always right.
-    retrying = Retrying(
-        retry=retry_if_exception_type((ConflictError, StoreUnavailableError)),
-        stop=stop_after_attempt(_MAX_ATTEMPTS) | stop_after_delay(_MAX_SECONDS),
-        wait=wait_random_exponential(multiplier=0.01, max=0.5),
-        reraise=True,
-    )
     try:
-        unfenced = retrying(raising.attempt)
+        unfenced = _retry(raising.attempt)
     except ConflictError as error:
         raise ConflictError(
             f"region {region_id} was not claimed: in each of up to {_MAX_ATTEMPTS} attempts within "
@@ -159,17 +144,32 @@ def claim_region(
     writer_id = new_writer_id(recovers=recovers)
     if unfenced.manifest.version == 1:
         return replace(unfenced, writer_id=writer_id)
-    sentinel = retrying(
-        fence,
-        store,
-        region_id,
-        epoch=unfenced.manifest.writer_epoch,
-        writer_id=writer_id,
-        after=unfenced.manifest.replay_after,
-        hint=unfenced.next_position - 1,
+    sentinel = _retry(
+        partial(
+            fence,
+            store,
+            region_id,
+            epoch=unfenced.manifest.writer_epoch,
+            writer_id=writer_id,
+            after=unfenced.manifest.replay_after,
+            hint=unfenced.next_position - 1,
+        )
     )
     claim = replace(unfenced, writer_id=writer_id, next_position=sentinel + 1)
     return _record_tip(manifests, claim, clock)
+
+
+def _retry(step: Callable[[], Result]) -> Result:
+    # After an ambiguous answer of the store, the stored manifest may be ours, and cannot be
+    # distinguished from that of another claim: claiming again costs an epoch and is always right.
+    return retry_errors(
+        step,
+        (ConflictError, StoreUnavailableError),
+        _MAX_ATTEMPTS,
+        first_wait=0.01,
+        longest_wait=0.5,
+        seconds=_MAX_SECONDS,
+    )
 
 
 @dataclass(slots=True)

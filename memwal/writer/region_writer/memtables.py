@@ -11,7 +11,6 @@ from concurrent.futures import Executor
 from functools import partial
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import (
     BackPressureError,
@@ -24,6 +23,7 @@ from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.util.log import safe_error_text
 from memwal.util.memory import release_after
+from memwal.util.retry import retry_errors
 from memwal.writer.region_writer.context import WriterContext
 
 logger = logging.getLogger(__name__)
@@ -247,13 +247,8 @@ class FlushQueue:
 
     def flush_now(self, flush: Callable[[], None]) -> None:
         """Call ``flush`` in this thread, with as many attempts as a queued MemTable gets."""
-        retrying = Retrying(
-            retry=retry_if_exception_type((StoreError, OutcomeUnknownError, OSError)),
-            stop=stop_after_attempt(self._attempts),
-            wait=wait_random_exponential(multiplier=0.1, max=5),
-            reraise=True,
-        )
-        retrying(flush)
+        errors = (StoreError, OutcomeUnknownError, OSError)
+        retry_errors(flush, errors, self._attempts, first_wait=0.1, longest_wait=5)
 
 
 class MemTables:

@@ -21,7 +21,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-import tenacity.nap
 
 from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
 from memwal.storage.location import TableLocation
@@ -391,7 +390,7 @@ def skip_waits(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
     For tests that fail at each of many requests.
     """
     hurried = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
-    for module in (tenacity.nap, retry, *modules):
+    for module in (retry, *modules):
         monkeypatch.setattr(module, "time", hurried)
 
 
