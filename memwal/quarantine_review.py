@@ -47,7 +47,7 @@ def waiting_rows(
     *,
     origins: Collection[RowOrigin] | None = None,
 ) -> pa.Table:
-    """List waiting rows, without those that the table already has with the same values.
+    """List waiting rows, without rows that the table already has with the same values.
 
     A row that a writer has written again, or that a concurrent merge accepted, needs no review.
 

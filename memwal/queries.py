@@ -120,7 +120,7 @@ class Queries:
         )
 
     def count_rows(self, *, filter: SqlFilter | None = None) -> int:
-        """Count the rows, or those that pass a filter: ``scan(filter=...).count_rows()``.
+        """Count the rows, or the rows that pass a filter: ``scan(filter=...).count_rows()``.
 
         Without a ``filter``, and if all rows are merged, no row is read.
 

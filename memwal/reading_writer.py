@@ -1,4 +1,4 @@
-"""The writer that users get of a table: one that also reads what it acknowledged."""
+"""The writer that users get of a table: it also reads the rows that it acknowledged."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Table(Queries):
         return current_spec(base)
 
     def region_ids(self) -> list[UUID]:
-        """Regions that exist, and those that the spec knows in advance."""
+        """Regions that exist, and regions that the spec knows in advance."""
         region_ids = set(discover_regions(self.location.store))
         base = self.base()
         if base.details.region_specs:
@@ -289,7 +289,7 @@ class Table(Queries):
             writer.delete(keys, where=where)
 
     def list_indices(self) -> list[TableIndex]:
-        """Return the indexes of the base table, by name, and which of them are maintained.
+        """Return the indexes of the base table, by name, and whether each is maintained.
 
         >>> len(table.list_indices())
         0
@@ -355,7 +355,7 @@ class Table(Queries):
         filter: SqlFilter | None = None,
         grain: Literal["net", "log"] = "net",
     ) -> Changes:
-        """Feed of what changed after a token: see :class:`memwal.feed.changes.Changes`."""
+        """Feed of the changes after a token: see :class:`memwal.feed.changes.Changes`."""
         from memwal.feed.changes import Changes
 
         return Changes(

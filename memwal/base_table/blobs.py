@@ -249,7 +249,7 @@ def write_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def find_invalid_blob(location: TableLocation | None, values: pa.Array) -> str | None:
-    """Return what is wrong with blobs of version 2; None if nothing is.
+    """Return the first fault of blobs of version 2; None if they have none.
 
     With a ``location``, an external blob must be where files of the table may be.
     """

@@ -132,7 +132,7 @@ def _descendants(field: Any) -> Iterator[Any]:
 
 
 def _rows_of(width: float, most: int) -> int:
-    """Return how many rows of so many bytes make a batch."""
+    """Return the number of rows of ``width`` bytes in a batch, at most ``most``."""
     return min(max(int(_BATCH_BYTES / max(width, 1)), 1), most)
 
 
@@ -166,7 +166,7 @@ def plan_rewrites(
     *,
     small: SmallRuns | None = None,
 ) -> Iterator[Rewrite]:
-    """Divide the ``chosen`` fragments, small or sparse, into those that are rewritten together.
+    """Group the ``chosen`` fragments, small or sparse, by the rewrite that joins them.
 
     ``small`` are the :func:`small_runs`, if they are known: where nothing else is chosen, Lance
     plans them once.

@@ -207,7 +207,7 @@ class ExternalManifestStore(ObjectStore):
         return info
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield every object below a folder, including those that are committed by now."""
+        """Yield every object below a folder, including manifests that were committed since."""
         self.finish_commits(prefix)
         lists_staging = check_prefix(prefix).startswith(STAGING)
         for info in self._inner.list(prefix):
@@ -378,7 +378,7 @@ class ExternalManifestStore(ObjectStore):
         self._inner.delete(staged)
 
     def _delete_rows(self, condition: ColumnElement[bool]) -> builtins.list[str]:
-        """Delete rows, and return the staging names of those that were not final."""
+        """Delete rows, and return the staging names of the rows that were not final."""
         where = (ExternalObjectRow.root == self.uri, condition)
         query = select(ExternalObjectRow.staged, ExternalObjectRow.final).where(*where)
         with self._database.writing() as session:

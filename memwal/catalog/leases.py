@@ -296,7 +296,7 @@ class Leases:
             time.sleep(min(remaining, pause * random.uniform(0.5, 1.0)))  # noqa: S311
 
     def list(self, *, held_only: bool = True) -> list[LeaseRecord]:
-        """Return the leases by resource; also those that ended unless ``held_only``."""
+        """Return the leases by resource; also ended leases unless ``held_only``."""
         with self._database.reading() as session:
             now = database_time(session)
             rows = session.scalars(select(LeaseRow).order_by(LeaseRow.resource))

@@ -389,7 +389,7 @@ _ENDED = (RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.ABANDONED.va
 
 
 class RunFeed:
-    """Feed of the runs that ended: each call returns those that ended since the last one.
+    """Feed of ended runs: each call returns the runs that ended since the call before.
 
     A call reads by number of the run, so its cost does not depend on the length of the history.
     Runs that ended before the first call are not returned.

@@ -139,7 +139,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def _widths(lines: Sequence[Sequence[str]], *, folded: bool = False) -> list[int]:
-    """Return the width of each column; if folded between words, and within those that are long."""
+    """Return the width of each column, folded between words and within long words."""
     from rich.cells import cell_len
 
     def width(cell: str) -> int:

@@ -286,7 +286,7 @@ class _Walk:
         )
 
     def _told(self, before: _Version, after: _Version, *, is_next: bool) -> _Told:
-        """Return what generations tell of a commit, which is a merge then.
+        """Return the part of a merge commit's changes that its generations tell.
 
         There are no changes if the consumer has seen all its generations. If some of them, or rows
         of the log that went into one, were not merged yet when the token was made, the generations
@@ -337,7 +337,7 @@ class _Walk:
         return _Told.REMOVED if is_stored else _Told.NOTHING
 
     def _moved(self, before: _Version, after: _Version) -> tuple[dict[int, Changed], set[int]]:
-        """Return the marks of fragments that a compaction wrote, and those that it replaced."""
+        """Return the marks of the fragments that a compaction wrote, and the replaced fragments."""
         marks: dict[int, Changed] = {}
         replaced: set[int] = set()
         for old, new in after.transaction.moved if after.transaction is not None else ():

@@ -129,7 +129,7 @@ class Changes(Result):
 
     @property
     def token(self) -> str:
-        """Text to go on with: ``changes(after=token)`` returns what changed after this feed."""
+        """Text to go on with: ``changes(after=token)`` returns the changes after this feed."""
         return str(self._token)
 
     @property

@@ -345,7 +345,7 @@ class Consumer:
         self._release(*(self._held.pop(version) for version in versions))
 
     def _release(self, *tags: ConsumerTag) -> None:
-        """Delete tags that nothing needs; those that stay are deleted by the collector."""
+        """Delete tags that nothing needs; the collector deletes the tags that stay."""
         for tag in tags:
             try:
                 delete_tag(self._location, tag)

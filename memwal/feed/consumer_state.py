@@ -138,7 +138,7 @@ class ConsumerState:
             ) from error
 
     def needs(self, tag: ConsumerTag) -> bool:
-        """Return whether a tag of this consumer holds what it still reads."""
+        """Return whether a tag of this consumer holds a version that the consumer still reads."""
         own = parse_consumer_tag(self.tag or "")
         if own is not None and own.claim == self.claim != tag.claim:
             # The newest process has committed, so no token of a process before it is committed.

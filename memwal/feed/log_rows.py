@@ -1,4 +1,4 @@
-"""Rows of the regions' logs, each version of them: what the log grain of a feed reads.
+"""Rows of the regions' logs in every version, for the log grain of a feed.
 
 The collector keeps the entries of a log that the generations were flushed from which it keeps, and
 what was not flushed yet. So entries that are gone belong to generations that were merged and
@@ -82,7 +82,7 @@ def check_logged(location: TableLocation, log: LogRange) -> LogSurvey:
 
 
 def read_logged(base: BaseTable, log: LogRange, survey: LogSurvey) -> Iterator[LoggedPart]:
-    """Read the rows of a range in order, except those that a repair put into quarantine."""
+    """Read the rows of a range in order, except rows that a repair put into quarantine."""
     row_schema = RowSchema.of(base)
     joiner = BatchJoiner(row_schema.schema)
     batches: list[pa.RecordBatch] = []

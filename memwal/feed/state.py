@@ -111,7 +111,7 @@ def read_state(location: TableLocation, *, flushed: bool = False) -> FeedState:
 
 
 def read_state_at(location: TableLocation, until: FeedToken) -> FeedState:
-    """Plan a read of what the reader of a token has seen.
+    """Plan a read of the rows that the reader of a token has seen.
 
     Rows that were not flushed then may be in a generation by now, with newer ones: that is read.
     Raises TokenExpiredError if the version of the base table was cleaned up, or a generation that

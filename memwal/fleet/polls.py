@@ -349,7 +349,7 @@ class TablePolls:
         return {table.name: table for table in tables if self._select(table)}
 
     def _order(self) -> None:
-        """Order the first polls by what was due, and spread those of the other tables."""
+        """Order the first polls by the jobs that were due, and spread the polls of other tables."""
         due: dict[str, datetime] = {}
         jobs: defaultdict[str, set[str]] = defaultdict(set)
         for job in self._catalog.reports.due_jobs():

@@ -433,7 +433,7 @@ def _run_exclusively(
 def _record_skipped_regions(
     catalog: Catalog, table: Table, spec: JobSpec, result: JobResult
 ) -> None:
-    """Record the regions that the merge could not read, and clear those that it got past."""
+    """Record the regions that the merge could not read, and clear the records of merged ones."""
     name, options = spec.table.name, spec.options
     if not isinstance(options, MergeOptions):
         return

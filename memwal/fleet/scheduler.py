@@ -47,7 +47,7 @@ MAX_PASSED_OVER = round(_SPREAD / _STEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DueJob:
+class QueuedJob:
     """A job of a managed table that is due."""
 
     table: str
@@ -67,7 +67,7 @@ class DueJob:
 class Choice:
     """A job that is to run now."""
 
-    due_job: DueJob
+    due_job: QueuedJob
     run_bytes: int | None  # bytes that it may take in; None for any
 
 
@@ -87,7 +87,7 @@ class FairQueue:
         return self._waited.get((table, job), 0)
 
     def choose(
-        self, due_jobs: Collection[DueJob], *, slots: int, remaining_bytes: int | None = None
+        self, due_jobs: Collection[QueuedJob], *, slots: int, remaining_bytes: int | None = None
     ) -> list[Choice]:
         """Choose up to ``slots`` jobs to run now, at most one of each table.
 
@@ -120,12 +120,12 @@ class FairQueue:
         for job in jobs:
             self._waited.pop((table, job), None)
 
-    def _order(self, due_job: DueJob) -> tuple[float, int, str]:
+    def _order(self, due_job: QueuedJob) -> tuple[float, int, str]:
         waited = self.waited(due_job.table, due_job.job)
         score = due_job.urgency + _STEP * waited
         return -score, JOBS.index(due_job.job), due_job.table
 
-    def _age(self, due_jobs: Iterable[DueJob], chosen: Iterable[Choice]) -> None:
+    def _age(self, due_jobs: Iterable[QueuedJob], chosen: Iterable[Choice]) -> None:
         for due_job in due_jobs:
             key = due_job.table, due_job.job
             self._waited[key] = self._waited.get(key, 0) + 1
@@ -225,7 +225,7 @@ class Fleet:
         self._stopping = threading.Event()
         self._queue = FairQueue()
         self._surveys: dict[str, Survey] = {}
-        self._due_jobs: dict[tuple[str, str], DueJob] = {}
+        self._due_jobs: dict[tuple[str, str], QueuedJob] = {}
         self._working: dict[str, tuple[Choice, asyncio.Future[JobResult | Skipped]]] = {}
         # Of one call of run_once: what was started, and the tables whose jobs have ended.
         self._started: set[tuple[str, str]] = set()
@@ -456,7 +456,7 @@ class Fleet:
                 # A failed job that is no longer due was done by another process.
                 failures.clear(name, job)
             elif not failures.is_backing_off(name, job) and (name, job) not in self._started:
-                self._due_jobs[name, job] = DueJob(
+                self._due_jobs[name, job] = QueuedJob(
                     table=name,
                     job=job,
                     due=due,

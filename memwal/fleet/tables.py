@@ -353,7 +353,7 @@ def add_folder(
     owner: str = "memwal",
     enabled: bool = True,
 ) -> list[ManagedTable]:
-    """Add a folder to the ``catalog``, and register its tables; return those that are new.
+    """Add a folder to the ``catalog``, register its tables, and return the new tables.
 
     The other parameters and the errors are those of :func:`maintain`. ``enabled`` tells whether the
     tables are maintained from now on. A folder that does not exist is not added.

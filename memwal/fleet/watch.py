@@ -85,7 +85,7 @@ _PART = 10  # A pause is this part of the time for which nothing changed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class PolledSurvey:
     """A survey of a table, and whether its status was read for it or was read before."""
 
     survey: Survey
@@ -93,7 +93,7 @@ class Reading:
 
     @property
     def needs_work(self) -> bool:
-        """Return whether the next poll needs what the catalog has of the table."""
+        """Return whether the next poll needs the runs and skipped regions in the catalog."""
         return _depends_on_work(self.survey)
 
 
@@ -123,7 +123,7 @@ class TableWatch:
         storage_options: Mapping[str, str] | None = None,
         work: TableWork | None = None,
         now: datetime | None = None,
-    ) -> Reading:
+    ) -> PolledSurvey:
         """Return the survey of a table as it is now, reading no more than necessary.
 
         ``work`` is what the catalog has of the table; it is read if it is needed and not given.
@@ -143,12 +143,12 @@ class TableWatch:
             reused = self._aged(last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
-                return Reading(survey=reused, is_fresh=False)
+                return PolledSurvey(survey=reused, is_fresh=False)
         read_at = boot_seconds()
         probe = _probe_type(location)(location)
         result = survey(catalog, managed, storage_options=location.storage_options, now=now)
         self._last = _Remembered(result, probe, read_at, now)
-        return Reading(survey=result, is_fresh=True)
+        return PolledSurvey(survey=result, is_fresh=True)
 
     def is_idle(self, managed: ManagedTable) -> bool:
         """Return whether nothing happened to a local table, and nothing is due.
@@ -172,7 +172,7 @@ class TableWatch:
         return self._pause(self._changed_at, policy.poll_seconds, policy.idle_poll_seconds)
 
     def probe(self) -> JsonObject | None:
-        """Return what the next poll compares, for the catalog; None if it reads in full."""
+        """Return the state for the next poll to compare with; None if that reads in full."""
         values = None if self._last is None else self._last.probe.to_dict()
         return None if values is None else {"memwal": __version__, **values}
 
@@ -259,7 +259,7 @@ class TableWatch:
 
 
 def _depends_on_work(survey: Survey) -> bool:
-    """Return whether runs and skipped regions in the catalog can change what is due of a table.
+    """Return whether runs and skipped regions in the catalog can change the table's due jobs.
 
     While a region waits for its next try, a person may have it tried now.
     """
@@ -363,7 +363,7 @@ class _Traced:
         )
 
     def find_change(self) -> Change | None:
-        """Return what a listing shows that the one before did not."""
+        """Return the kind of change between the last listing and a new one."""
         found, known = self._list(), self._regions
         if {r: version for r, (version, _) in found.items()} != {
             r: version for r, (version, _) in known.items()

@@ -106,11 +106,13 @@ class EntryEncoder:
             start = end
         return EncodedEntry(data, tuple(rows))
 
-    def _make_head(self, generation: int, extra: Mapping[bytes, bytes] | None = None) -> _Head:
+    def _make_head(
+        self, generation: int, extra: Mapping[bytes, bytes] | None = None
+    ) -> _HeadTemplate:
         number = _decimal("generation", generation)
         target = self._target_of(generation)
         metadata = {**self._metadata, GENERATION: number, **target, **(extra or {})}
-        return _Head.of(self._schema, metadata, generation)
+        return _HeadTemplate.of(self._schema, metadata, generation)
 
     def _encode_batches(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
         """Return the messages between the schema and the end of the stream."""
@@ -137,11 +139,11 @@ def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes
     metadata = {SENTINEL: b"true", EPOCH: _decimal("writer_epoch", writer_epoch)}
     if writer_id is None:
         return bytes(empty.with_metadata(metadata).serialize()) + END_OF_STREAM
-    return _Head.of(empty, {**metadata, WRITER_ID: writer_id.encode()}, 0).join(())
+    return _HeadTemplate.of(empty, {**metadata, WRITER_ID: writer_id.encode()}, 0).join(())
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _HeadTemplate:
     """The schema message of an entry, with room for the checksum."""
 
     generation: int
@@ -150,7 +152,9 @@ class _Head:
     hashed: xxhash.xxh64  # hash state after the message
 
     @classmethod
-    def of(cls, schema: pa.Schema, metadata: Mapping[bytes, bytes], generation: int) -> _Head:
+    def of(
+        cls, schema: pa.Schema, metadata: Mapping[bytes, bytes], generation: int
+    ) -> _HeadTemplate:
         with_checksum = schema.with_metadata({**metadata, CHECKSUM: PLACEHOLDER})
         before, *rest = bytes(with_checksum.serialize()).split(PLACEHOLDER)
         if len(rest) != 1:

@@ -285,7 +285,7 @@ class CompactOptions(RunOptions):
     attempts: int = count(8, "give up when so many rewrites were lost to other commits")
 
     def fragment_limits(self) -> FragmentLimits:
-        """Return what decides which fragments are small or sparse."""
+        """Return the limits below which a fragment is small or sparse."""
         # Lance is loaded by those only who ask a table.
         from memwal.base_table.fragments import FragmentLimits
 

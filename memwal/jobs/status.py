@@ -66,7 +66,7 @@ REGION_COLUMNS = _COLUMNS.split(",")
 
 
 def region_cells(region: RegionBacklog) -> tuple[object, ...]:
-    """Return what tables show of a region, by :data:`REGION_COLUMNS`."""
+    """Return the cells of a region's row, by :data:`REGION_COLUMNS`."""
     return (
         region.region_id,
         region.writer_epoch,
@@ -305,7 +305,7 @@ class TableStatus(JsonRecord):
 
     @property
     def region_count(self) -> int:
-        """Number of regions, also of those that nothing was written to yet."""
+        """Number of regions, including regions that nothing was written to yet."""
         return len(self.regions) + self.unwritten_regions
 
     @property

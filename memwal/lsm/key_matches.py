@@ -59,7 +59,7 @@ def match_keys(keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]) -> tuple[
 
 
 def keys_among(keys: pa.Array, pieces: Iterable[pa.Array]) -> Mask:
-    """Return which of the keys, which are distinct, any of the pieces has.
+    """Return the mask of the distinct ``keys`` that any of the pieces has.
 
     However many rows the pieces have, this takes memory for the keys and some pieces.
     """

@@ -515,13 +515,13 @@ def _tombstones(value: bool, length: int) -> pa.Array:
 
 
 def _null_count(array: pa.Array) -> int:
-    """Count the null values, including those that point to a null in their dictionary."""
+    """Count the null values, including indices of a null in their dictionary."""
     if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         return int(array.dictionary_decode().null_count)
     return int(array.null_count)
 
 
 def _null_mask(array: pa.Array) -> Mask:
-    """Mark the null values, including those that point to a null in their dictionary."""
+    """Mark the null values, including indices of a null in their dictionary."""
     decoded = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
     return np.asarray(decoded.is_null().to_numpy(zero_copy_only=False), np.bool_)

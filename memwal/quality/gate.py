@@ -81,7 +81,7 @@ class GateDecision:
 
 
 def screen(region: RegionRows, rules: QualityRules) -> GateDecision:
-    """Evaluate the rows of a region that would enter, and decide which of them do."""
+    """Evaluate the rows of a region that would enter, and decide which rows do."""
     if rules.mode == Mode.SKIP:
         return _hold_region(region, rules)
     chosen = region.newest & ~region.deleted

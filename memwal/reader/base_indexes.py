@@ -40,7 +40,7 @@ _MAX_TRACED_COMMITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _FragmentChanges:
+class _VersionChanges:
     """Changes of a version to the fragments of its predecessor."""
 
     version: int  # Of the predecessor, as is its cache key.
@@ -55,7 +55,7 @@ class _FragmentChanges:
 def merged_fragments(base: BaseTable, candidates: Collection[int]) -> frozenset[int]:
     """Return the fragments among ``candidates`` that merges wrote, as far as versions show."""
     untraced = set(candidates)
-    history: list[_FragmentChanges] = []
+    history: list[_VersionChanges] = []
     later: BaseTable | None = base
     version, key = base.version, version_key(base)
     while untraced and len(history) < _MAX_TRACED_COMMITS:
@@ -87,7 +87,7 @@ def merged_fragments(base: BaseTable, candidates: Collection[int]) -> frozenset[
     return frozenset(merged.intersection(candidates))
 
 
-def _compare(earlier: BaseTable, later: BaseTable) -> _FragmentChanges:
+def _compare(earlier: BaseTable, later: BaseTable) -> _VersionChanges:
     before, after = _fragment_files(earlier), _fragment_files(later)
     written = frozenset(number for number, files in after.items() if before.get(number) != files)
     old, new = earlier.details.merged, later.details.merged
@@ -95,7 +95,7 @@ def _compare(earlier: BaseTable, later: BaseTable) -> _FragmentChanges:
     sources = None
     if written and not is_merge and commit_operation(later, later.version) == REWRITE:
         sources = frozenset(before.keys() - after.keys())
-    return _FragmentChanges(earlier.version, version_key(earlier), written, is_merge, sources)
+    return _VersionChanges(earlier.version, version_key(earlier), written, is_merge, sources)
 
 
 def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
@@ -105,7 +105,7 @@ def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     }
 
 
-_changes: LruCache[_FragmentChanges] = LruCache(1_024, never_stale=True)
+_changes: LruCache[_VersionChanges] = LruCache(1_024, never_stale=True)
 
 
 @dataclass(frozen=True, slots=True)

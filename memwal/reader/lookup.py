@@ -305,7 +305,7 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FoundKeys:
-    """Keys that a source has, and the rows of those that it did not delete."""
+    """Keys that a source has, and the rows of the keys that it did not delete."""
 
     source: GenerationSource | None  # None for the base table, for keys that no generation has.
     at: Positions

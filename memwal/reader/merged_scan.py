@@ -468,7 +468,7 @@ class MergedScan:
             return False
 
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
-        """Read base rows except those that a generation replaced; their ids are cached."""
+        """Read base rows except rows that a generation replaced; their ids are cached."""
         try:
             kept = kept_rows(self.sources) if self._filter is None else None
             replaced = replaced_rows(self.sources).rows

@@ -242,7 +242,7 @@ def _open_newest_once(
     open_sources: Callable[[], ReadSources],
     columns: Callable[[BaseTable], Sequence[str]] = lambda _: (),
 ) -> tuple[ReadSources, NewestRows]:
-    """Open sources, and find the newest rows; ``columns`` are those that the caller reads next."""
+    """Open sources, and find the newest rows; the caller reads ``columns`` next."""
     sources = open_sources()
     base = sources.base
     key_type = key_column(base.schema.empty_table(), base.primary_key).type

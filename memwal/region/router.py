@@ -129,7 +129,7 @@ class Router:
         return self._all_regions[0] if is_total else None
 
     def known_region(self, region_id: UUID) -> RegionAssignment | None:
-        """Return the region with an id, of those that do not depend on the data."""
+        """Return the region with an id, among the regions that do not depend on the data."""
         if self._known is None:
             nulls = [pa.nulls(1, value_type) for value_type in self._value_types]
             known = [*(self._all_regions or ()), *([] if self._single else self._regions(nulls))]

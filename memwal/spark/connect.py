@@ -174,7 +174,7 @@ def _digest(py_files: Sequence[Path]) -> str:
 
 
 def _add_files(spark: SparkSession, py_files: Sequence[Path]) -> None:
-    """Give the workers of a session files of Python modules; those that it has are left alone."""
+    """Give the workers of a session files of Python modules, unless it has them."""
     if not py_files:
         return
     with TemporaryDirectory(prefix="memwal-") as folder:

@@ -220,7 +220,7 @@ def _results(answers: list[Any]) -> list[Any]:
 
 
 def _step_of(function: Callable[[Any], Any]) -> str:
-    """Return the name of what tasks do: ``rewrite`` of ``run_rewrite_task``."""
+    """Return the name of a step of tasks: ``rewrite`` of ``run_rewrite_task``."""
     while isinstance(function, partial):
         # A wrapper is given the function that it calls.
         function = next(filter(callable, function.args), function.func)

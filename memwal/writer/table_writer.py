@@ -88,7 +88,7 @@ class TableWriter:
         only_if_unchanged: Rows | None = None,
         wait: bool | None = None,
     ) -> WriteHandle:
-        """Insert rows, or replace those that have the same key.
+        """Insert rows, or replace the rows of the same keys.
 
         >>> with table.writer() as writer:
         ...     handle = writer.upsert([{"id": 4, "n": 8, "text": "d"}])

@@ -109,7 +109,7 @@ def check_uri(uri: SplitResult) -> SplitResult:
 def create_asset(
     *, table: str, event: str = "merged", extra: dict[str, Any] | None = None
 ) -> Asset:
-    """Return the asset of a table and an event of it, for Airflow's registry."""
+    """Return the asset of a table and one of its events, for Airflow's registry."""
     asset = _BY_EVENT[event](table)
     asset.extra.update(extra or {})
     return asset

@@ -143,7 +143,7 @@ def register_folder(uri: str) -> list[str]:
 
 @task(outlets=[AssetAlias(DUE_ALIAS)])
 def start_unwatched(*, drained: bool, outlet_events: Any = None) -> list[str]:
-    """Start due tables that nobody else starts; return their names.
+    """Start due tables that no triggerer starts; return their names.
 
     No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
     A triggerer records every few minutes which tables it looked at. The status that is read here is

@@ -30,7 +30,7 @@ from memwal_airflow.triggers.due import TablesDueTrigger
 
 
 def seat_checks(catalog: Catalog, session: Session) -> Iterator[StoreCheck]:
-    """Yield the checks of triggerers, of the seats, and of what watches the tables.
+    """Yield the checks of the triggerers, the seats, and the triggers that watch the tables.
 
     ``session`` is one of Airflow's database.
     """
@@ -63,7 +63,7 @@ def seat_checks(catalog: Catalog, session: Session) -> Iterator[StoreCheck]:
 
 
 def _seats(session: Session, *, seats: int, watchers: int, sensors: int) -> StoreCheck:
-    """Compare the seats with what is there, and with what the tables need at most."""
+    """Compare the seats with the present triggers, and with the most that the tables need."""
     present = session.scalar(select(func.count(Trigger.id))) or 0
     most = watchers + sensors
     text = (

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.fleet.scheduler import MAX_PASSED_OVER, DueJob, FairQueue
+from memwal.fleet.scheduler import MAX_PASSED_OVER, FairQueue, QueuedJob
 from memwal.jobs.due import JOBS, Due
 
 MIB = 1 << 20
 
 
-def candidate(table: str, job: str = "merge", pressure: float = 1.0, **options: Any) -> DueJob:
+def candidate(table: str, job: str = "merge", pressure: float = 1.0, **options: Any) -> QueuedJob:
     critical = options.pop("critical", False)
     due = Due(reason="due", pressure=pressure, critical=critical)
-    return DueJob(table=table, job=job, due=due, **options)
+    return QueuedJob(table=table, job=job, due=due, **options)
 
 
 def names(found: list[Any]) -> list[str]:
@@ -90,7 +90,7 @@ def test_every_due_job_is_served_within_a_bound(remaining_bytes: int | None, dat
         for place, (number, job) in enumerate(keys):
             mine = (number, job) == victim
             waiting.append(
-                DueJob(
+                QueuedJob(
                     table=f"t{number}",
                     job=job,
                     due=Due(reason="due") if mine else others[(turn + place) % len(others)],

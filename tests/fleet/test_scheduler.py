@@ -240,9 +240,9 @@ class TestOneProcess:
 
         monkeypatch.setattr(fleet_module, "run_job", run_job)
         monkeypatch.setattr(fleet_module, "JOBS", ("merge",))
-        due = fleet_module.DueJob
+        due = fleet_module.QueuedJob
         monkeypatch.setattr(
-            fleet_module, "DueJob", lambda **given: due(**{**given, "bytes": 40 << 20})
+            fleet_module, "QueuedJob", lambda **given: due(**{**given, "bytes": 40 << 20})
         )
         Fleet(catalog, budget=Budget(jobs=2, bytes=50 << 20)).run_once()
         assert sorted(one for _, one in seen[:2]) == [10 << 20, 50 << 20]

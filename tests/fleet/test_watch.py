@@ -17,7 +17,7 @@ import memwal
 from memwal.catalog import Catalog
 from memwal.errors import MemWalError, StoreAccessError
 from memwal.fleet import watch as watch_module
-from memwal.fleet.watch import FULL_READ_SECONDS, Reading, TableWatch
+from memwal.fleet.watch import FULL_READ_SECONDS, PolledSurvey, TableWatch
 from memwal.format.paths import CHANGE_TRACE_KEY, region_dir
 from memwal.jobs.job import SkippedRegion
 from memwal.region import change_trace
@@ -41,7 +41,7 @@ class Watched:
         self.catalog = catalog
         self.watch = TableWatch()
 
-    def poll(self, *, later: float = 0.0) -> Reading:
+    def poll(self, *, later: float = 0.0) -> PolledSurvey:
         now = datetime.now(UTC) + timedelta(seconds=later)
         return self.watch.poll(self.catalog, self.catalog.get("flights"), now=now)
 

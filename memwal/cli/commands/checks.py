@@ -64,7 +64,7 @@ def status(
     storage: Storage,
     url: CatalogUrl = None,
 ) -> Output:
-    """Show what a table stores, and what each job would gain; of a managed one which is due.
+    """Show the size of a table and the gain of each job; of a managed table, the due jobs.
 
     Also shows the backlog of each region, how far indexes are behind, and how old the snapshot is.
     Generations, rows and bytes are those that are flushed and not merged; log entries are those

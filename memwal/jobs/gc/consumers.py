@@ -1,4 +1,4 @@
-"""Collector of tags of consumers: deletes what no state needs, and lets consumers expire.
+"""Collector of consumers' tags: deletes tags that no state needs, and expires consumers.
 
 Steps, and what protects whom: :mod:`memwal.feed.consumer_state`. A consumer expires if it holds an
 older version than the newest, and exceeds a limit. Its age is the time since its creation, its
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def collect_consumers(context: GcContext) -> Iterator[Decision]:
-    """Delete the tags of consumers that expired, and those that no state needs.
+    """Delete the tags of expired consumers, and the tags that no state needs.
 
     A tag of no consumer is one of a consumer that is being made, or of a process that died then:
     its age tells.

@@ -192,7 +192,7 @@ def _may_be_named(generation: int, latest: RegionManifest) -> bool:
 
 
 def delete_folder(store: ObjectStore, region_id: UUID, name: str) -> None:
-    """Delete a folder that no flush will name. Half of it is never taken for a generation.
+    """Delete a folder that no flush will name. Half a folder is never taken for a generation.
 
     The bloom filter, which a flush writes last, is deleted first.
     """
@@ -202,7 +202,7 @@ def delete_folder(store: ObjectStore, region_id: UUID, name: str) -> None:
 
 
 def collect_orphans(region: RegionState) -> Iterator[Decision]:
-    """Delete old folders that the manifest may never have named, unless it names them meanwhile."""
+    """Delete old folders that the manifest may never have named, unless it names them by then."""
     context, age = region.context, region.context.options.orphan_grace
     for folder in _unnamed_folders(region, orphaned=True):
         extent = context.measure(folder.key)

@@ -50,7 +50,7 @@ class ManifestVersions:
 
 
 def read_history(manifests: RegionManifestStore, *, expired: datetime) -> ManifestVersions | None:
-    """List a region's manifests and read those that decide about garbage.
+    """List a region's manifests and read the manifests that decide about garbage.
 
     These are the newest version, the one that was the newest a grace period ago (``expired``) and,
     if generations of that one are not dropped yet, a few older ones. None if there is no manifest:

@@ -99,7 +99,7 @@ class Pin:
 
     @property
     def why(self) -> Why:
-        """The reason for keeping what is pinned."""
+        """The reason for keeping the pinned generations."""
         return self.reason, self.message, self.until
 
     def removable(self, region_id: UUID) -> int:

@@ -135,7 +135,7 @@ class _BuildTally:
 
 
 def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
-    """Extend every index over all rows of the base table, and rebuild those that are damaged.
+    """Extend every index over all rows of the base table, and rebuild damaged indexes.
 
     Rows that other clients wrote to the base table directly are covered as merged rows are. Indexes
     of kinds that cannot be built here are left alone, unless they are maintained.

@@ -105,7 +105,7 @@ def build_without_unindexable(
 
 
 def _delete(base: BaseTable, fragment: int, rows: npt.NDArray[np.uint64]) -> DeletionFile:
-    """Write a deletion file with some rows of a fragment, and those that are deleted already."""
+    """Write a deletion file with ``rows`` of a fragment and its deleted rows."""
     opened = base.dataset.get_fragment(fragment)
     with lance_errors(f"leaving rows out of fragment {fragment} of {base.location}"):
         changed = opened.delete_rows(rows.astype(np.uint32).tolist())

@@ -45,7 +45,7 @@ from memwal.jobs.merge.match import Match, find_in_small_part, write_deletions
 from memwal.jobs.merge.merge_insert import delete, is_pending, note_conflict, upsert
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import open_region
-from memwal.jobs.merge.screening import Gate, Screened, screen_region, store_quarantined
+from memwal.jobs.merge.screening import QualityGate, Screened, screen_region, store_quarantined
 from memwal.quality.gate import GateDecision
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
@@ -109,7 +109,7 @@ def merge_commit(
 
     Raises MergeContentionError if every attempt met another commit.
     """
-    commit = _MergeCommit(location, selections, guard, Gate.of(rules, location))
+    commit = _MergeCommit(location, selections, guard, QualityGate.of(rules, location))
     return retry_lost_races(
         commit.attempt,
         attempts=attempts,
@@ -144,7 +144,7 @@ class _MergeCommit:
     location: TableLocation
     selections: Sequence[RegionSelection]
     guard: Guard | None
-    gate: Gate | None
+    gate: QualityGate | None
     source: MergeSource | None = None
     screened: MergeSource | None = None  # the source whose rows are in the quarantine
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)

@@ -69,7 +69,7 @@ from memwal.jobs.merge.rewrite import (
     run_rows_task,
 )
 from memwal.jobs.merge.run_files import KeyFile, run_dir
-from memwal.jobs.merge.screening import Gate
+from memwal.jobs.merge.screening import QualityGate
 from memwal.jobs.options import MergeOptions
 from memwal.jobs.progress import NO_METER, Meter
 from memwal.quality.report import QualityReport
@@ -135,11 +135,11 @@ class _DividedMerge:
     selections: Sequence[RegionSelection]
     options: MergeOptions
     meter: Meter
-    gate: Gate | None = field(init=False)
+    gate: QualityGate | None = field(init=False)
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.gate = Gate.of(self.options.quality, self.location)
+        self.gate = QualityGate.of(self.options.quality, self.location)
 
     def run(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
         """Run tasks, and release allocator memory once it exceeds that of a task."""
@@ -202,7 +202,7 @@ class _DividedMerge:
             if _agree(parts, self.skipped):
                 return parts
 
-    def _screen(self, base: BaseTable, run_id: UUID, gate: Gate) -> None:
+    def _screen(self, base: BaseTable, run_id: UUID, gate: QualityGate) -> None:
         """Let the gate decide about whole regions, in about as many tasks as there will be."""
         if self.options.guard is not None:
             self.options.guard()

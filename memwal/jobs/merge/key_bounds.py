@@ -107,7 +107,7 @@ class KeyBounds:
         return np.concatenate([found[0], new[0]]), np.concatenate([found[1], new[1]])
 
     def _store(self, ends: Mapping[int, _Ends]) -> None:
-        """Store the bounds of some fragments beside those that are known."""
+        """Store the bounds of some fragments beside the known bounds."""
         rows = [
             (self.hashes[number], low, high)
             for number, (low, high) in ends.items()

@@ -67,7 +67,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RegionSelection:
-    """Generations of one region, ascending, without gaps in what the manifest lists."""
+    """Generations of one region, ascending, without gaps in the manifest's list."""
 
     region_id: UUID
     generations: tuple[Candidate, ...]

@@ -64,7 +64,7 @@ class UnreadableGenerationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SharedGeneration:
-    """A generation, and which of its rows are in a share."""
+    """A generation, and the mask of its rows that are in a share."""
 
     generation: Candidate
     dataset: lance.LanceDataset

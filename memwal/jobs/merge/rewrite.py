@@ -112,7 +112,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten
 
 
 def run_rows_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten:
-    """Write rows whose keys were matched: first those that keep an id, with it, then new ones.
+    """Write rows whose keys were matched: first updated rows, with their ids, then new rows.
 
     Safe to repeat: a repetition writes other files. Writes none if a generation cannot be read any
     more.

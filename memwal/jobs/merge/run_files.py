@@ -54,7 +54,7 @@ def write_keys(
 def read_keys(
     store: ObjectStore, file: KeyFile, primary_key: tuple[str, ...]
 ) -> tuple[pa.Array, Mask]:
-    """Return the keys of a file, one comparable value each, and which of them are deleted."""
+    """Return the keys of a file, one comparable value each, and the mask of deleted keys."""
     table = read_stored(store, file.path)
     deleted = table.column(TOMBSTONE).to_numpy().astype(np.bool_)
     return key_column(table, primary_key), deleted

@@ -97,7 +97,7 @@ class Screened:
         return cls(quarantined=tuple(origins), reports=reports)
 
 
-class Gate:
+class QualityGate:
     """Decisions of a merge over all its attempts."""
 
     def __init__(self, rules: QualityRules, location: TableLocation) -> None:
@@ -109,7 +109,7 @@ class Gate:
         self.decisions: dict[UUID, str] = {}
 
     @classmethod
-    def of(cls, rules: QualityRules | None, location: TableLocation) -> Gate | None:
+    def of(cls, rules: QualityRules | None, location: TableLocation) -> QualityGate | None:
         """Return the gate of some rules; None if they let all rows enter."""
         return cls(rules, location) if rules is not None and rules.gates else None
 

@@ -139,7 +139,7 @@ def _raise_marks(location: TableLocation, regions: Collection[UUID]) -> None:
 
 
 def _recover(location: TableLocation, options: CheckpointOptions, report: Report) -> JobResult:
-    """Recover the regions that need it, and warn of those that may have a living writer."""
+    """Recover the regions that need it, and warn of regions that may have a living writer."""
     result = recover(
         location,
         RecoverOptions(

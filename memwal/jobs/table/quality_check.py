@@ -58,7 +58,7 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
     row_count = base.dataset.count_rows()
     sampled = options.sample_rows is not None and options.sample_rows < row_count
     tasks = _plan(base, options, options.sample_rows if sampled else None)
-    outcomes: list[_Outcome] = run_tasks(
+    outcomes: list[_TaskTotals] = run_tasks(
         options, tasks, run_check_task, job="quality", step="checking", unit=Unit.ROWS
     )
     totals = {
@@ -107,7 +107,7 @@ class CheckTask:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _TaskTotals:
     """Totals of the expectations of a task, and the number of rows that fail one of them."""
 
     totals: Mapping[int, _RunningTally]
@@ -140,7 +140,7 @@ def _plan(base: BaseTable, options: QualityOptions, sample_rows: int | None) -> 
     ]
 
 
-def run_check_task(task: CheckTask) -> _Outcome:
+def run_check_task(task: CheckTask) -> _TaskTotals:
     """Evaluate the expectations of a task, batch by batch."""
     base = open_base(task.location, version=task.version)
     totals = {number: _RunningTally(expectation) for number, expectation in task.suite.items()}
@@ -153,7 +153,7 @@ def run_check_task(task: CheckTask) -> _Outcome:
             keys = batch.select(list(base.key_or_column))
             for total, result in zip(totals.values(), results, strict=True):
                 total.add(result, keys)
-    return _Outcome(totals, failed)
+    return _TaskTotals(totals, failed)
 
 
 def _batches(task: CheckTask, base: BaseTable) -> Iterator[pa.Table]:

@@ -166,7 +166,7 @@ def _covered(index: IndexDescription) -> frozenset[int]:
 
 
 def with_carried_coverage(base: BaseTable, carried: Mapping[str, CarriedCatchUp]) -> IndexDetails:
-    """Return details in which the indexes have caught up with what they cover, or had before.
+    """Return details in which indexes have caught up with the rows they cover, or had before.
 
     As :func:`with_complete_coverage`, and for each other index what was ``carried``.
     """

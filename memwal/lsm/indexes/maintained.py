@@ -58,7 +58,7 @@ class MaintainedIndex:
 
 
 def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
-    """Return the indexes that generations carry, with their specs: those that the details name.
+    """Return the indexes that generations carry, which the details name, with their specs.
 
     Where the details name all, generations of memwal also carry kinds that Lance's own writer
     leaves out. Nothing waits for these: they are not among the names of
@@ -122,7 +122,7 @@ def build_generation_indexes(
     *,
     rows: int,
 ) -> int:
-    """Build the indexes of a generation, and commit them together as the second version of it.
+    """Build the indexes of a generation, and commit them together as its second version.
 
     Indexes that answer filters are left out if the generation has few ``rows``.
 

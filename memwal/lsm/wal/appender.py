@@ -100,7 +100,7 @@ class LogAppender:
         return dict(self._foreign_steps)
 
     def use_target(self, generation: int, target: BlobTarget) -> None:
-        """Have the entries of a generation name the target of those that were replayed, or none.
+        """Have the entries of a generation name the target of its replayed entries, or none.
 
         See :func:`memwal.format.wal_layout.new_blob_target`.
         """

@@ -121,7 +121,7 @@ class RegionSteps:
 
 
 def read_steps_of(location: TableLocation, source: str) -> dict[UUID, NewestStep]:
-    """Read the newest step of a source, by region, without those that never had one.
+    """Read the newest step of a source, by region, without regions that never had one.
 
     Raises RegionLostError if a region is not found, whose steps would be applied again.
     """

@@ -1,4 +1,4 @@
-"""Rows of a log entry as stored rows of the table, without those that no flush could store.
+"""Rows of a log entry as stored rows of the table, without rows that no flush could store.
 
 A writer of memwal checks rows before it writes them to the log; other clients may not. Unless such
 rows are set aside (:mod:`memwal.jobs.verify.repairs.set_aside`), the region cannot be claimed: a
@@ -62,7 +62,7 @@ def convert_entry(
 def split_entry(
     row_schema: RowSchema, region_id: UUID, position: int, entry: WalEntry
 ) -> tuple[list[pa.RecordBatch], UnusableRows | None]:
-    """Return the rows of an entry as stored rows, and apart those that cannot be stored.
+    """Return the rows of an entry as stored rows, and apart the rows that cannot be stored.
 
     Raises CorruptDataError if the columns do not fit the table, and NewerFormatError if one belongs
     to a newer protocol.

@@ -229,7 +229,7 @@ def base_documents(
     replaced: ReplacedRows,
     find_phrase: Callable[[PhraseQuery], RowIds],
 ) -> DocumentSet:
-    """Open the documents of a partition of the base table's index, and mark those that are live."""
+    """Open the documents of a partition of the base table's index, and mark the live ones."""
 
     def make() -> tuple[Mask, tuple[int, int]]:
         alive = _indexed_mask(base, partition, fragments).copy()

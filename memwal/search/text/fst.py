@@ -157,7 +157,7 @@ class TokenMap:
         return (0, at - 1) if kind == 0b11 else self._single_target(at)
 
     def _final_output(self, address: int) -> int | None:
-        """Return what a node adds to the number of a token that ends there; None if none does."""
+        """Return the number that a node adds to a token that ends there; None if none does."""
         if not address:
             return 0
         state = self._state(address)

@@ -178,7 +178,7 @@ class BoostQuery:
 
 @dataclass(frozen=True, slots=True)
 class BooleanQuery:
-    """Combination of queries; scores of those that must or should match are added.
+    """Combination of queries; scores of queries that must or should match are added.
 
     InvalidInputError names a value that is wrong.
 

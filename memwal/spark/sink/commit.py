@@ -23,7 +23,7 @@ from memwal.errors import (
 )
 from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible
 from memwal.spark.sink.changes import ChangeColumns
-from memwal.spark.sink.staged_rows import RegionRows
+from memwal.spark.sink.staged_rows import RegionStream
 from memwal.table import Table
 from memwal.util.retry import conflict_delay
 
@@ -53,7 +53,7 @@ class RegionCommit:
     partial: bool = False
     step: Step | None = None  # which each region takes once; without it, the rows are upserted
 
-    def write(self, parts: Collection[RegionRows]) -> AppliedStep:
+    def write(self, parts: Collection[RegionStream]) -> AppliedStep:
         """Write all rows of each region in one call, several regions at once; flush them.
 
         Returns the regions that wrote their rows, and those that had the step.
@@ -103,12 +103,12 @@ class RegionCommit:
         raise AssertionError
 
 
-def _group_regions(parts: Collection[RegionRows]) -> Iterator[dict[UUID, Sequence[RegionRows]]]:
+def _group_regions(parts: Collection[RegionStream]) -> Iterator[dict[UUID, Sequence[RegionStream]]]:
     """Yield groups of whole regions that fit into memory, each region once."""
     by_region = defaultdict(list)
     for part in parts:
         by_region[part.region_id].append(part)
-    group: dict[UUID, Sequence[RegionRows]] = {}
+    group: dict[UUID, Sequence[RegionStream]] = {}
     size = 0
     for region_id, of_region in by_region.items():
         length = sum(part.length for part in of_region)

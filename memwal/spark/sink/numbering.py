@@ -76,7 +76,7 @@ def numbering_of(
     *,
     on_restart: OnRestart | None,
 ) -> BatchNumbering:
-    """Return the numbering of a query; :func:`number_batches` tells what it raises.
+    """Return the numbering of a query; raises as :func:`number_batches` does.
 
     Asked for each batch, since each commit may be another process. The answer is that of the first
     batch: its steps have recorded what it replaced or continued.

@@ -14,7 +14,7 @@ from memwal.region.router import Router
 from memwal.spark.sink.changes import ChangeColumns, as_table_types
 from memwal.spark.sink.commit import RegionCommit
 from memwal.spark.sink.options import WriteOptions
-from memwal.spark.sink.staged_rows import RegionRows, stage_rows
+from memwal.spark.sink.staged_rows import RegionStream, stage_rows
 from memwal.storage.location import TableLocation
 from memwal.table import open
 
@@ -30,11 +30,11 @@ class WritePlan:
     names: tuple[str, ...]  # these columns, and those that tell deletes and order
     router: Router
 
-    def stage(self, batches: Iterable[pa.RecordBatch]) -> tuple[RegionRows, ...]:
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> tuple[RegionStream, ...]:
         """Stage the rows of a task; runs in an executor."""
         return tuple(stage_rows(self.location, batches, self._convert, self.router))
 
-    def commit(self, parts: Sequence[RegionRows], step: Step | None) -> AppliedStep:
+    def commit(self, parts: Sequence[RegionStream], step: Step | None) -> AppliedStep:
         """Write the rows of all tasks into the regions."""
         table = open(self.location.uri, storage_options=self.location.storage_options)
         return RegionCommit(
@@ -46,7 +46,7 @@ class WritePlan:
         ).write(parts)
 
     def _convert(self, rows: pa.Table) -> pa.Table:
-        """Return the rows in the table's types, so that what does not fit is an error here."""
+        """Return the rows in the table's types; a value that does not fit is an error here."""
         rows = rows.select(self.names)
         columns = as_table_types(rows, self.schema)
         for name in self.names[len(self.schema) :]:

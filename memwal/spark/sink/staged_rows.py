@@ -22,7 +22,7 @@ _OBJECT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RegionRows:
+class RegionStream:
     """Rows of one region, as a stream of Arrow: ``data``, or a part of a staged object."""
 
     region_id: UUID
@@ -45,7 +45,7 @@ def stage_rows(
     batches: Iterable[pa.RecordBatch],
     convert: Callable[[pa.Table], pa.Table],
     router: Router,
-) -> Iterator[RegionRows]:
+) -> Iterator[RegionStream]:
     """Route the rows of a task, and stage them as soon as they are many."""
     pending: list[pa.RecordBatch] = []
     size = 0
@@ -61,10 +61,10 @@ def stage_rows(
     elif pending:
         for region_id, rows in _divide(pending, convert, router).items():
             data = encode_rows(rows).to_pybytes()
-            yield RegionRows(region_id, rows.num_rows, len(data), data=data)
+            yield RegionStream(region_id, rows.num_rows, len(data), data=data)
 
 
-def delete_staged(store: ObjectStore, parts: Iterable[RegionRows]) -> None:
+def delete_staged(store: ObjectStore, parts: Iterable[RegionStream]) -> None:
     """Delete the staged objects of some parts; it is fine if they are gone."""
     store.delete_many(sorted({part.key for part in parts if part.key}))
 
@@ -79,7 +79,7 @@ def _divide(
     return {region_id: pa.Table.from_batches(rows) for region_id, rows in parts.items()}
 
 
-def _stage(location: TableLocation, parts: dict[UUID, pa.Table]) -> list[RegionRows]:
+def _stage(location: TableLocation, parts: dict[UUID, pa.Table]) -> list[RegionStream]:
     """Store the rows of several regions as one object, which another attempt never replaces."""
     key = f"{STAGED_ROWS_DIR}/{uuid4()}.arrow"
     streams = [encode_rows(rows) for rows in parts.values()]
@@ -87,6 +87,6 @@ def _stage(location: TableLocation, parts: dict[UUID, pa.Table]) -> list[RegionR
     location.store_without_fsync.put(key, b"".join(streams))
     staged, start = [], 0
     for (region_id, rows), stream in zip(parts.items(), streams, strict=True):
-        staged.append(RegionRows(region_id, rows.num_rows, stream.size, key, start))
+        staged.append(RegionStream(region_id, rows.num_rows, stream.size, key, start))
         start += stream.size
     return staged

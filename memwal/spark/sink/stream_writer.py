@@ -37,5 +37,5 @@ class MemWalStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         commit_step(self._plan, messages, batchId)
 
     def abort(self, messages: Sequence[TaskRows | None], batchId: int) -> None:
-        """Delete what tasks staged."""
+        """Delete the rows that the tasks staged."""
         delete_staged(self._plan.location.store, parts_of(messages))

@@ -17,7 +17,7 @@ from memwal.errors import MemWalError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.spark.sink.numbering import numbering_of
 from memwal.spark.sink.plan import WritePlan
-from memwal.spark.sink.staged_rows import RegionRows, delete_staged
+from memwal.spark.sink.staged_rows import RegionStream, delete_staged
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 class TaskRows(WriterCommitMessage):  # type: ignore[misc]
     """Rows of one task of a write."""
 
-    parts: tuple[RegionRows, ...]
+    parts: tuple[RegionStream, ...]
     query_id: str = ""  # of the streaming query
 
 
@@ -54,7 +54,7 @@ class MemWalWriter(DataSourceArrowWriter):  # type: ignore[misc]
             commit_step(self._plan, messages, version)
 
     def abort(self, messages: Sequence[TaskRows | None]) -> None:
-        """Delete what tasks staged."""
+        """Delete the rows that the tasks staged."""
         delete_staged(self._plan.location.store, parts_of(messages))
 
 
@@ -93,7 +93,7 @@ def commit_step(plan: WritePlan, messages: Sequence[TaskRows | None], version: i
 
 
 def commit_tasks(plan: WritePlan, messages: Sequence[TaskRows | None], step: Step | None) -> None:
-    """Write the rows of all tasks, then delete what they staged."""
+    """Write the rows of all tasks, then delete the staged copies."""
     parts = parts_of(messages)
     done = plan.commit(parts, step)
     delete_staged(plan.location.store, parts)
@@ -113,6 +113,6 @@ def check_complete(messages: Sequence[TaskRows | None]) -> None:
         raise MemWalError("Spark commits a write without the rows of a task; nothing was written")
 
 
-def parts_of(messages: Sequence[TaskRows | None]) -> list[RegionRows]:
-    """Return what all tasks staged."""
+def parts_of(messages: Sequence[TaskRows | None]) -> list[RegionStream]:
+    """Return the rows that all tasks staged."""
     return [part for message in messages if message is not None for part in message.parts]

@@ -1,4 +1,4 @@
-"""Plans of changes, made in the driver: what changed after a token until another one, in units.
+"""Plans of the changes between two tokens, made in the driver, in units.
 
 A unit is a flushed or unflushed generation of a region, a block of rows of a fragment of the base
 table, or the keys that were removed from the base table. Units and their order depend on the second
@@ -40,7 +40,7 @@ PackedMarks = bool | tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ReadUnit:
     """The smallest part of the changes."""
 
     rows: int  # that may be changes; superseded rows of a generation included
@@ -52,7 +52,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesSnapshot:
-    """State of a table, and what the reader of a token has seen of it, as every task gets it.
+    """State of a table, and the rows that the reader of a token has seen, as every task gets it.
 
     It holds no storage options, no rows and no keys.
     """
@@ -101,7 +101,7 @@ class ChangesPlan:
     """Changes after a token until another one."""
 
     snapshot: ChangesSnapshot
-    units: Sequence[Unit]
+    units: Sequence[ReadUnit]
     base: BaseChanges | None  # None for a feed from the beginning
     fragment_rows: Mapping[int, int]
 
@@ -118,8 +118,8 @@ class ChangesPlan:
     def parts(self, options: ReadOptions, first: int, last: int | None) -> list[ChangesPart]:
         """Divide the units from ``first`` to before ``last`` into partitions."""
         chosen = [unit for unit in self.units[first:last] if unit.rows]
-        groups: dict[UUID | None, list[Unit]] = {}
-        blocks: dict[int, list[Unit]] = {}
+        groups: dict[UUID | None, list[ReadUnit]] = {}
+        blocks: dict[int, list[ReadUnit]] = {}
         for unit in chosen:
             if unit.block is not None:
                 blocks.setdefault(unit.block[0], []).append(unit)
@@ -144,7 +144,7 @@ class ChangesPlan:
             parts.append(ChangesPart(self.snapshot, generations, marks, removed))
         return parts
 
-    def _marks(self, fragment: int, blocks: Sequence[Unit]) -> Changed:
+    def _marks(self, fragment: int, blocks: Sequence[ReadUnit]) -> Changed:
         """Return the marks of some blocks of a fragment; True if they are all of its rows."""
         marks = True if self.base is None else self.base.rows[fragment]
         rows = self.fragment_rows[fragment]
@@ -166,7 +166,7 @@ def plan_changes(
     filter: str | None,
     tags: tuple[ReadTag, ...],
 ) -> ChangesPlan:
-    """Plan what changed after a token until that of a state; errors as of :meth:`Since.of`."""
+    """Plan the changes after a token until that of a state; errors as of :meth:`Since.of`."""
     since = None if after is None else Since.of(after, state, logged=False)
     base = state.plan.base
     manifests = state.plan.snapshot.manifests
@@ -200,7 +200,7 @@ def plan_changes(
     )
 
 
-def _units(state: FeedState, since: Since | None, until: FeedToken) -> list[Unit]:
+def _units(state: FeedState, since: Since | None, until: FeedToken) -> list[ReadUnit]:
     base, plan = state.plan.base, state.plan
     found: dict[tuple[UUID, int], tuple[int, int]] = {}
     for stored in plan.generations:
@@ -216,7 +216,7 @@ def _units(state: FeedState, since: Since | None, until: FeedToken) -> list[Unit
         for generation in range(merged + 1, region.newest + 1):
             rows, nbytes = found.get((region_id, generation), (0, 0))
             rows = rows if generation > seen else 0
-            units.append(Unit(rows, nbytes, generation=(region_id, generation)))
+            units.append(ReadUnit(rows, nbytes, generation=(region_id, generation)))
     fragments = {int(part.fragment_id): part for part in base.dataset.get_fragments()}
     for number, fragment in sorted(fragments.items()):
         marks = True if since is None else since.base.rows.get(number, False)
@@ -228,15 +228,15 @@ def _units(state: FeedState, since: Since | None, until: FeedToken) -> list[Unit
             else:
                 rows = int(np.count_nonzero(marks[start:stop]))
             nbytes = fragment_bytes(fragment) * rows // physical
-            units.append(Unit(rows, nbytes, block=(number, start, stop)))
+            units.append(ReadUnit(rows, nbytes, block=(number, start, stop)))
     units.append(_removed(since))
     return units
 
 
-def _removed(since: Since | None) -> Unit:
+def _removed(since: Since | None) -> ReadUnit:
     if since is None:
-        return Unit(0, 0)
+        return ReadUnit(0, 0)
     rows = sum(stored.rows or 1 for stored in (*since.named, *since.unseen))
     for fragments in since.base.removed.values():
         rows += sum(1 if some is None else len(some) for some in fragments.values())
-    return Unit(rows, rows * _KEY_BYTES)
+    return ReadUnit(rows, rows * _KEY_BYTES)

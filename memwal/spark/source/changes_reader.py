@@ -23,7 +23,7 @@ from memwal.storage.location import TableLocation
 
 
 def read_changes(location: TableLocation, part: ChangesPart) -> Iterator[pa.RecordBatch]:
-    """Read the changes of a part, with the columns of a feed; keeps the snapshot's tags meanwhile.
+    """Read the changes of a part, with the columns of a feed; keeps the snapshot's tags.
 
     Raises ConflictError if files of the snapshot are no longer stored.
     """
@@ -81,7 +81,7 @@ def _read(location: TableLocation, part: ChangesPart) -> Iterator[pa.RecordBatch
 
 
 def _since(base: BaseTable, snapshot: ChangesSnapshot, *, is_removed_read: bool) -> Since | None:
-    """Return what the token's reader has seen; which keys were removed is found out again.
+    """Return the rows that the token's reader has seen; finds the removed keys again.
 
     That takes a request for each version, and less than to send the removed rows. Versions that
     were cleaned up since make rows that a compaction moved look removed: they are found again.

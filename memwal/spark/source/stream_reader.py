@@ -73,7 +73,7 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return self._limit
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the query with what the table has now."""
+        """End the query with the rows that the table has now."""
         self._target = self._load.newest()
 
     def latestOffset(

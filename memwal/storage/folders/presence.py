@@ -87,7 +87,7 @@ class TablePresence:
         raise self._unsettled(folder)
 
     def find_within(self, folder: str, path: str, proof: str) -> int | None:
-        """Return the mode of what a folder of the table has at a path below it; None for nothing.
+        """Return the mode of the entry at a path below a folder of the table; None for nothing.
 
         Links are not followed. Both folders, the table's and the one in it, are open during the
         look, so the answer is right wherever they are moved. Nothing that matches ``proof`` in the
@@ -169,7 +169,7 @@ class TablePresence:
 
 
 def _has_match(folder: int, pattern: str) -> bool:
-    """Return whether a name in an open folder matches; the last part of it may be a wildcard.
+    """Return whether a name in an open folder matches; its last part may be a wildcard.
 
     glob takes a folder that cannot be opened, for lack of descriptors, for an empty one.
     """

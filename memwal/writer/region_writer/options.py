@@ -238,7 +238,7 @@ def write_writer_defaults(options: WriterOptions) -> dict[str, str]:
 
 
 def set_writer_defaults(location: TableLocation, options: WriterOptions) -> None:
-    """Store options as the defaults of a table; those that are None stay as they are."""
+    """Store options as the defaults of a table; defaults of None options stay as they are."""
     stored = write_writer_defaults(options)
     if not stored:
         raise InvalidInputError("no default was given; nothing was changed")

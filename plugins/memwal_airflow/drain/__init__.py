@@ -1,1 +1,1 @@
-"""One DAG, ``memwal_drain``, for what is due of many tables."""
+"""One DAG, ``memwal_drain``, for the due jobs of many tables."""

@@ -1,4 +1,4 @@
-"""The DAG that runs what is due of the tables that have no DAG of their own.
+"""The DAG that runs the due jobs of the tables that have no DAG of their own.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The operator that runs what is due of many tables in one process.
+"""The operator that runs the due jobs of many tables in one process.
 
 What a process leaves behind that is killed, or paused for long, at any moment:
 
@@ -126,7 +126,7 @@ class MemWalDrainOperator(BaseOperator):
         self._server: ConnectServer | None = None
 
     def execute(self, context: Context) -> JsonObject:
-        """Run the jobs, and return what was done."""
+        """Run the jobs, and return a report of them."""
         params = context["params"]
         with closing(memwal.catalog.Catalog()) as catalog:
             try:
@@ -171,7 +171,7 @@ class MemWalDrainOperator(BaseOperator):
             raise ConflictError("Airflow asked the task to end, so its jobs do not continue.")
 
     def _prepare(self, catalog: memwal.catalog.Catalog, tables: Collection[ManagedTable]) -> None:
-        """Read what only this thread may ask Airflow for, and end the failures of DAGs of tables.
+        """Read the settings that only this thread may ask for, and end failures of tables' DAGs.
 
         These are of the time when the tables had a DAG each.
         """

@@ -170,7 +170,7 @@ class DriverPod(RunningJob):
     def _watch(self, lines: SimpleQueue[str | None]) -> None:
         """Wait for the end of the driver, and hand over the lines of its log and then None."""
         try:
-            log = _LogReader(self.pods, lines)
+            log = _PodLogReader(self.pods, lines)
             while not self._is_over(log):
                 time.sleep(POLL_SECONDS)
         except BaseException as error:
@@ -179,7 +179,7 @@ class DriverPod(RunningJob):
         finally:
             lines.put(None)
 
-    def _is_over(self, log: _LogReader) -> bool:
+    def _is_over(self, log: _PodLogReader) -> bool:
         try:
             pod = self._find()
             if pod is not None:
@@ -206,7 +206,7 @@ class DriverPod(RunningJob):
         return False
 
 
-class _LogReader(PodManager):
+class _PodLogReader(PodManager):
     """Waits for the start of a driver and reads its log into a queue, not into the task's log."""
 
     def __init__(self, pods: Pods, lines: SimpleQueue[str | None]) -> None:

@@ -33,7 +33,7 @@ _LAST_LINE = re.compile(r"(?:\w+\.)*(\w+(?:: .*)?)")
 
 @contextmanager
 def _recording(what: str) -> Iterator[memwal.catalog.Catalog]:
-    """Open the catalog in the block; log an error of it, since the caller has one of its own."""
+    """Open the catalog in the block; log its errors, since the caller raises one of its own."""
     try:
         with closing(memwal.catalog.Catalog()) as catalog:
             yield catalog

@@ -71,7 +71,7 @@ class EarlierTry:
 
 
 def save_state(context: Context, job: RunningJob, *, regions: Sequence[UUID] | None) -> None:
-    """Store what a retry needs to find an application."""
+    """Store the state by which a retry finds an application."""
     store = context.get("task_state_store")
     if store is None:
         logger.warning("Airflow gives this task no state: a retry will not find its application.")

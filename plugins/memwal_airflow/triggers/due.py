@@ -163,7 +163,7 @@ class Announcer:
     def announce(
         self, due: Mapping[str, DueTable], names: Collection[str], *, active: Collection[str]
     ) -> dict[str, JsonObject]:
-        """Return what an event says of ``names``, without those with an active run."""
+        """Return the event of the tables ``names``, without tables with an active run."""
         now = self._clock()
         event: dict[str, JsonObject] = {}
         for name in names:
@@ -261,7 +261,7 @@ class Announcements:
         self._held_until, self._hold = -math.inf, FIRST_HOLD_SECONDS
 
     def _is_new(self, due: DueTable) -> bool:
-        """Return whether a run has served what was announced, or has passed over what is due."""
+        """Return whether a run has served the announced jobs, or has passed over due ones."""
         if _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs:
             return True
         before, latest = self._succeeded, due.succeeded

@@ -134,7 +134,7 @@ class DueTables:
             await self._polls.wait(seconds - shortest)
 
     async def record_unstarted(self, tables: set[str]) -> None:
-        """Record for due tables that no run starts, and take back what is recorded for others.
+        """Record for due tables that no run starts, and delete the records of other tables.
 
         Does nothing while it is known. Never raises: it is tried again at the next call.
         """
@@ -200,7 +200,7 @@ def due_reasons(failures: FailureTracker, survey: Survey, *, now: datetime) -> d
 def due_table(
     survey: Survey, jobs: Mapping[str, str], runs: LatestRuns, *, now: datetime
 ) -> DueTable | None:
-    """Return what is due of a table by its survey; None if nothing is any more.
+    """Return the due jobs of a table by its survey; None if no job is due any more.
 
     A job that succeeded after the survey is left out: what it did is not in the survey. The next
     poll reads whether it is due again.

@@ -41,7 +41,7 @@ def index() -> Response:
 
 @router.get("/dags/{dag_id}")
 def table_of_dag(dag_id: str) -> Response:
-    """Redirect to what a DAG maintains, a table or all; the tab of every DAG shows this."""
+    """Redirect to the page of a DAG's table, or of all; the tab of every DAG shows this."""
     if dag_id == DRAIN_DAG_ID:
         return RedirectResponse(app_path("/"))
     if dag_id.startswith(DAG_PREFIX):

@@ -1,4 +1,4 @@
-"""Report what only Airflow's database tells to the catalog, from the API server.
+"""Report problems that only Airflow's database shows to the catalog, from the API server.
 
 Every :data:`REPORT_SECONDS`, an API server reads from Airflow's database which components have no
 heartbeat, which runs of tables failed, which runs and tasks nothing takes, and which shards of the
@@ -153,7 +153,7 @@ def _watcher_problems(
 
 
 class _TableRuns:
-    """The runs of tables that have not ended, and those that failed, from one read to the next.
+    """The open and failed runs of tables, from one read to the next.
 
     A read asks for the runs that are new, and for those that it knows as open or failed, by their
     numbers: it costs as much as has changed. A run that a person cleared is open again, and one
@@ -166,7 +166,7 @@ class _TableRuns:
         self._known: dict[int, Any] = {}
 
     def problems(self, session: Session, now: datetime) -> Iterator[AirflowProblem]:
-        """Yield the failed runs that no other one followed, and those that nothing takes."""
+        """Yield the failed runs that no other run followed, and the runs that nothing takes."""
         self._read(session, now)
         runs = self._known.values()
         for run in runs:
@@ -228,7 +228,7 @@ class _TableRuns:
 
 
 def _task_problems(session: Session, now: datetime) -> Iterator[AirflowProblem]:
-    """Yield the tasks of tables that no executor takes, and those that no triggerer answers."""
+    """Yield the tasks of tables that no executor takes, and tasks that no triggerer answers."""
     waiting = session.execute(
         select(
             TaskInstance.dag_id,

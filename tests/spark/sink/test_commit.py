@@ -30,7 +30,7 @@ from memwal.spark.sink import commit as commits
 from memwal.spark.sink import staged_rows
 from memwal.spark.sink.options import parse_write_options
 from memwal.spark.sink.plan import WritePlan, plan_write
-from memwal.spark.sink.staged_rows import RegionRows, delete_staged
+from memwal.spark.sink.staged_rows import RegionStream, delete_staged
 
 SOURCE = "nightly"
 CHANGE_OPTIONS = {"op_column": "op", "sequence_by": "at"}
@@ -43,7 +43,7 @@ def plan(table: memwal.Table, given: pa.Table, **options: str) -> WritePlan:
     return pickle.loads(pickle.dumps(made))
 
 
-def stage(of: WritePlan, *tasks: pa.Table) -> list[RegionRows]:
+def stage(of: WritePlan, *tasks: pa.Table) -> list[RegionStream]:
     """What the driver hears of tasks."""
     found = [part for task in tasks for part in of.stage(task.to_batches())]
     return pickle.loads(pickle.dumps(found))
