@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from decimal import Decimal
-from pathlib import Path
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -216,16 +214,6 @@ def test_types_that_lance_refuses(data_type: pa.DataType) -> None:
     assert not is_bucketable(data_type)
     with pytest.raises(InvalidInputError):
         bucket(column, 4)
-
-
-@pytest.mark.parametrize(
-    "data_type", [t for t in REFUSED_TYPES if t not in (pa.string_view(), pa.null())], ids=str
-)
-def test_lance_refuses_them_when_a_table_is_set_up(data_type: pa.DataType, tmp_path: Path) -> None:
-    schema = pa.schema([("c", data_type)])
-    dataset = lance.write_dataset(schema.empty_table(), tmp_path / "t.lance")
-    with pytest.raises(OSError, match="cannot be used as a shard key"):
-        dataset.initialize_mem_wal(bucket_column="c", num_buckets=4)
 
 
 @pytest.mark.parametrize("num_buckets", [0, -1, 2**31])

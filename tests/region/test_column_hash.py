@@ -101,17 +101,6 @@ def test_equals_mmh3(columns: list[tuple[pa.DataType, list[Any]]]) -> None:
         assert murmur3_multi(one).to_pylist() == want[row : row + 1]
 
 
-@given(st.integers(-128, 127))
-def test_a_number_hashes_alike_in_every_width(number: int) -> None:
-    signed = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-    unsigned = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()] if number >= 0 else []
-    hashes = {murmur3(pa.array([number], kind))[0].as_py() for kind in (*signed, *unsigned)}
-    assert len(hashes) == 1
-    assert murmur3(pa.array([float(number)], pa.float32())) == murmur3(
-        pa.array([float(number)], pa.float64())
-    )
-
-
 def test_special_floats() -> None:
     zeros = murmur3(pa.array([0.0, -0.0])).to_pylist()
     assert zeros[0] == zeros[1]

@@ -57,11 +57,13 @@ BUCKET_TYPES = [
 ]
 TYPES_FOR_NOTHING = [
     pa.binary(),
+    pa.large_binary(),
     pa.binary(4),
     pa.float16(),
     pa.date64(),
     pa.decimal128(5, 2),
     pa.duration("s"),
+    pa.dictionary(pa.int32(), pa.string()),
     pa.list_(pa.int32()),
     pa.struct([pa.field("a", pa.int32())]),
 ]

@@ -17,7 +17,7 @@ from memwal.errors import InvalidInputError, MissingExtraError
 from memwal.region import sql_transform
 from memwal.region.hashing import murmur3_multi
 from memwal.region.sql_transform import Expression
-from memwal.region.transforms import MultiBucket, Truncate
+from memwal.region.transforms import MultiBucket
 
 
 def murmur3(column: pa.Array) -> pa.Int32Array:
@@ -86,11 +86,6 @@ def test_the_smallest_hash_has_an_absolute_value(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sql_transform, "murmur3_multi", smallest)
     # An expression of this test alone: each is compiled once per process.
     assert value("abs(murmur3(col0)) % 7919", pa.array(["a"])) == [2**31 % 7919]
-
-
-def test_the_spec_derives_our_transforms() -> None:
-    numbers = pa.array([12, -12, None, 0])
-    assert value("col0 - (col0 % 10)", numbers) == Truncate(10).apply([numbers]).to_pylist()
 
 
 @pytest.mark.parametrize("number", [0, 1, 5, 100, 127])
