@@ -65,11 +65,6 @@ def test_an_error_is_one_line_and_a_code(cli, table, monkeypatch):
     assert answer.stderr == "error: two lines\n"
 
 
-def test_an_unknown_outcome(cli, table, monkeypatch):
-    fail_with(monkeypatch, errors.OutcomeUnknownError("look first"))
-    assert cli("status", table.uri).code == 4
-
-
 def test_a_fault_is_one_line_too(cli, table, monkeypatch):
     fail_with(monkeypatch, KeyError("oops"))
     answer = cli("status", table.uri)

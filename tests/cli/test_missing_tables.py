@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from support.docs.command_lines import commands
 
 from memwal.boundary.exit_codes import ExitCode
 from memwal.catalog import Catalog
-from memwal.cli.commands.app import app
 
 from .conftest import Cli
 
@@ -28,27 +26,19 @@ MORE = {"catalog update": ["--owner", "me"], "quality set": ["--mode", "warn"]}
 """What a command needs beside its required parameters."""
 
 
-def commands(command: Any, path: str = "") -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
-    """Yield each command with its required parameters: flag (None: an argument), and metavar."""
-    children = getattr(command, "commands", {})
-    for name, child in children.items():
-        yield from commands(child, f"{path} {name}".strip())
-    if not children:
-        required = [one for one in command.params if one.required or one.name in ("table", "name")]
-        yield (
-            path,
-            [
-                (
-                    None if one.param_type_name == "argument" else one.opts[0],
-                    one.type_descriptor.parameter_info.metavar,
-                )
-                for one in required
-                if one.required or one.param_type_name == "argument"
-            ],
+def required(command: Any) -> list[tuple[str | None, str]]:
+    """Return the required parameters of a command: flag (None: an argument), and metavar."""
+    return [
+        (
+            None if one.param_type_name == "argument" else one.opts[0],
+            one.type_descriptor.parameter_info.metavar,
         )
+        for one in command.params
+        if one.required or (one.name in ("table", "name") and one.param_type_name == "argument")
+    ]
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = {" ".join(path): required(command) for path, command in commands()}
 
 
 def of(metavar: str) -> list[str]:

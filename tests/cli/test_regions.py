@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
-import typer
 from support.data.tables import SCHEMA
+from support.docs.command_lines import commands
 
 import memwal
 from memwal.catalog import Catalog
-from memwal.cli.commands.app import app
 from memwal.cli.options import RegionName
 from memwal.cli.output import print_table
 from memwal.lsm.wal.claim import claim_region
@@ -34,21 +31,15 @@ def alike(tmp_path: Path) -> memwal.Table:
     return table
 
 
-def region_parameters(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of the command line that name regions, with their commands."""
-    for name, child in getattr(command, "commands", {}).items():
-        yield from region_parameters(child, f"{path} {name}".strip())
-    for parameter in command.params:
-        settings = getattr(getattr(parameter, "type_descriptor", None), "parameter_info", None)
-        if getattr(settings, "metavar", None) == "REGION":
-            yield path, settings
-
-
 def test_every_command_takes_the_first_digits() -> None:
-    found = list(region_parameters(typer.main.get_command(app)))
-    assert {"status", "merge", "verify", "abandon", "inspect wal", "jobs run"} <= dict(found).keys()
-    for path, settings in found:
-        assert settings.parser == RegionName.parse, path
+    found = {}
+    for path, command in commands():
+        for parameter in command.params:
+            settings = getattr(getattr(parameter, "type_descriptor", None), "parameter_info", None)
+            if getattr(settings, "metavar", None) == "REGION":
+                assert settings.parser == RegionName.parse, path
+                found[" ".join(path)] = settings
+    assert {"status", "merge", "verify", "abandon", "inspect wal", "jobs run"} <= found.keys()
 
 
 @pytest.mark.parametrize(

@@ -147,25 +147,15 @@ def test_text_shows_regions_sums_lag_and_snapshot(cli, backlog):
     ]
     assert cells[2] == ["total", "", "", "0", "0", "0 B", "-", "0", "", "6"]
     assert cells[3] == ["id_idx", "6", "2", "28"]
+    assert answer.stderr == ""
     assert not re.search(r"\d s ", answer.stdout.rpartition("│")[2])
     backlog.build_snapshot()
     assert re.search(r"\d s ", cli("status", backlog.uri).stdout.rpartition("│")[2])
 
 
-def test_one_region(cli, backlog):
-    first, _ = backlog.region_ids()
-    found = cli("status", backlog.uri, "--region", first, "--json").json
-    assert [region["region_id"] for region in found["regions"]] == [str(first)]
-
-
 def test_a_table_that_was_never_written(cli, table):
     assert cli("status", table.uri, "--json").json["regions"] == []
     assert "total" in cli("status", table.uri).stdout
-
-
-@pytest.mark.parametrize("json", [[], ["--json"]])
-def test_nothing_on_stderr(cli, backlog, json):
-    assert cli("status", backlog.uri, *json).stderr == ""
 
 
 def test_status_of_what_is_not_there(cli, backlog):

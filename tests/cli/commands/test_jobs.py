@@ -52,13 +52,6 @@ def test_merge_in_words(cli, backlog):
     assert answer.stderr == ""
 
 
-def test_index(cli, backlog):
-    cli("merge", backlog.uri)
-    assert cli("index", "build", backlog.uri, "--json").json["metrics"] == {"indexes": 1}
-    assert [index.generations for index in backlog.status().indexes] == [0]
-    assert cli("index", "build", backlog.uri, "--json").json["commits"] == 0
-
-
 def test_snapshot(cli, backlog):
     result = cli("snapshot", backlog.uri, "--json").json
     assert result["metrics"]["regions"] == 2

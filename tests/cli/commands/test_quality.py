@@ -16,14 +16,9 @@ from memwal.fleet import SkipReason
 
 
 @pytest.fixture
-def managed(table: memwal.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> memwal.Table:
+def managed(table: memwal.Table, catalog: Catalog) -> memwal.Table:
     """Return a table that the catalog knows as t."""
-    url = f"sqlite:///{tmp_path}/catalog.db"
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
-    catalog = Catalog(url)
-    catalog.migrate()
     catalog.register("t", uri=table.uri)
-    catalog.close()
     return table
 
 
