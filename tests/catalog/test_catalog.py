@@ -10,28 +10,33 @@ from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.quality.rules import QualityRules
 
 
-def test_a_registered_table_comes_back_as_it_was(catalog: Catalog) -> None:
-    policy = Policy(merge_at_generations=9, tags=("air", "eu"), schedule="@hourly")
+def test_a_registered_table_comes_back_as_it_was(each_catalog: Catalog) -> None:
+    policy = Policy(
+        merge_at_generations=9,
+        tags=("air", "eu"),
+        schedule="@hourly",
+        quiet_hours=("22:00-06:00 Europe/Berlin",),
+    )
     before = datetime.now(UTC)
-    table = catalog.register(
+    table = each_catalog.register(
         "flights",
         uri="s3://lake/flights.lance",
         storage_options_ref="airflow:lake",
         policy=policy,
         owner="data team",
     )
-    assert catalog.get("flights") == table
+    assert each_catalog.get("flights") == table
     assert table.policy == policy
     assert table.enabled
     assert before <= table.created_at == table.updated_at <= datetime.now(UTC)
-    assert table.created_at.tzinfo is not None
+    assert table.created_at.tzinfo is UTC
 
 
-def test_a_name_is_taken_once(catalog: Catalog) -> None:
-    catalog.register("flights", uri="/data/a.lance")
+def test_a_name_is_taken_once(each_catalog: Catalog) -> None:
+    each_catalog.register("flights", uri="/data/a.lance")
     with pytest.raises(InvalidInputError, match="'flights'"):
-        catalog.register("flights", uri="/data/b.lance")
-    assert catalog.get("flights").uri == "/data/a.lance"
+        each_catalog.register("flights", uri="/data/b.lance")
+    assert each_catalog.get("flights").uri == "/data/a.lance"
 
 
 def test_an_update_changes_what_is_named_and_nothing_else(catalog: Catalog) -> None:

@@ -13,22 +13,9 @@ from sqlalchemy import select, text
 from support.data.postgres import PostgresServer
 from support.processes import running_python
 
-from memwal.catalog import Catalog, Policy, RunState
+from memwal.catalog import Catalog
 from memwal.catalog.database import MIGRATE_COMMAND, Database, database_time
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
-
-
-def test_what_is_kept_comes_back(each_catalog: Catalog) -> None:
-    policy = Policy(tags=("air",), quiet_hours=("22:00-06:00 Europe/Berlin",))
-    table = each_catalog.register("flights", uri="s3://lake/flights.lance", policy=policy)
-    assert each_catalog.get("flights") == table
-    assert table.created_at.tzinfo is UTC
-    with pytest.raises(InvalidInputError, match="flights"):
-        each_catalog.register("flights", uri="s3://lake/flights.lance")
-    run = each_catalog.start_run("flights", "merge")
-    each_catalog.finish_run(run, result={"metrics": {"rows": 1}})
-    (kept,) = each_catalog.runs()
-    assert (kept.state, kept.result) == (RunState.SUCCEEDED, {"metrics": {"rows": 1}})
 
 
 def test_an_address_is_stored_absolute_or_refused(each_catalog: Catalog) -> None:
