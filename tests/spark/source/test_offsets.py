@@ -151,17 +151,22 @@ def life(table: memwal.Table, seed: int, *, cleaned: bool) -> Callable[[], objec
     return step
 
 
+@pytest.mark.parametrize("is_switched", [False, True], ids=["one kind", "switched"])
 @pytest.mark.parametrize(
     "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
 )
 def test_a_driver_that_dies_at_any_step(
-    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int, is_switched: bool
 ) -> None:
+    """Also of a query that is switched between fresh and flushed rows, on one checkpoint.
+
+    What it read of the logs comes again once it is flushed.
+    """
     monkeypatch.setattr(changes_plan, "BLOCK_ROWS", 4)
     chance = random.Random(seed)
     table = make_table(buckets=2, stable_row_ids=seed % 2 == 1)
-    options = {"fresh": "true"} if chance.random() < 0.5 else {}
-    if BATCH_LIMITS.here and chance.random() < 0.7:
+    options = {"fresh": "true"} if is_switched or chance.random() < 0.5 else {}
+    if BATCH_LIMITS.here and chance.random() < 0.6:
         options["maxRowsPerTrigger"] = "3"
     if BATCH_LIMITS.here and chance.random() < 0.5:
         options["consumer"] = "c"
@@ -170,38 +175,15 @@ def test_a_driver_that_dies_at_any_step(
         step()
         with suppress(Died):
             query.run_batch(dies_at=chance.randrange(STEPS + 2))
-    query.catch_up()
-    assert query.copy == state(table.fresh() if options.get("fresh") else table)
-
-
-@pytest.mark.parametrize(
-    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
-)
-def test_a_query_that_is_switched_between_fresh_and_flushed_rows(
-    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """On one checkpoint: what it read of the logs comes again once it is flushed."""
-    monkeypatch.setattr(changes_plan, "BLOCK_ROWS", 4)
-    chance = random.Random(seed)
-    table = make_table(buckets=2, stable_row_ids=seed % 2 == 1)
-    options = {"fresh": "true"}
-    if BATCH_LIMITS.here and chance.random() < 0.5:
-        options["maxRowsPerTrigger"] = "3"
-    if BATCH_LIMITS.here and chance.random() < 0.5:
-        options["consumer"] = "c"
-    query, step = Query(table, **options), life(table, seed, cleaned="consumer" in options)
-    for _ in range(12):
-        step()
-        with suppress(Died):
-            query.run_batch(dies_at=chance.randrange(STEPS + 2))
-        if chance.random() < 0.3:
+        if is_switched and chance.random() < 0.3:
             query.options["fresh"] = chance.choice(["true", "false"])
             query.reader = None
-    query.options["fresh"], query.reader = "false", None
-    # Of both regions: the claims flush what is in their logs.
-    flush(table, dict.fromkeys(range(100, 108), 0))
+    if is_switched:
+        query.options["fresh"], query.reader = "false", None
+        # Of both regions: the claims flush what is in their logs.
+        flush(table, dict.fromkeys(range(100, 108), 0))
     query.catch_up()
-    assert query.copy == state(table) == state(table.fresh())
+    assert query.copy == state(table.fresh() if query.options.get("fresh") == "true" else table)
 
 
 def test_the_first_batch_after_now_is_repeated(table: memwal.Table) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -98,10 +98,40 @@ for _deleted in (3, 4, 21):
     del EXPECTED[_deleted]
 
 
+def add_column(table: memwal.Table) -> None:
+    lance.dataset(table.uri).add_columns(pa.schema([pa.field("more", pa.int64())]))
+    merge(table)
+
+
+def write_after_a_merge(table: memwal.Table) -> None:
+    merge(table)
+    write(table, {1: 9, 100: 9})
+
+
+def merge_newer_rows_later(table: memwal.Table) -> None:
+    write_after_a_merge(table)
+    merge(table)
+
+
+def merge_newer_deletes_later(table: memwal.Table) -> None:
+    """They have a commit of their own, before the one that shows too much."""
+    merge(table)
+    write(table, {1: 9}, deleted=[2])
+    write(table, {100: 9}, deleted=[5])
+    merge(table)
+
+
 class TestCollected:
-    def test_all_generations(self, table: memwal.Table) -> None:
+    @pytest.mark.few(5)
+    @pytest.mark.parametrize(
+        "change",
+        [merge, write_after_a_merge, merge_newer_rows_later, merge_newer_deletes_later, add_column],
+    )
+    def test_what_else_is_in_the_table_by_then_is_left_out(
+        self, table: memwal.Table, change: Callable[[memwal.Table], None]
+    ) -> None:
         made = plan(table)
-        merge(table)
+        change(table)
         collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
@@ -150,28 +180,6 @@ class TestCollected:
         collect_all(table)
         assert shown(made, read(made)) == expected
 
-    def test_newer_rows_are_left_out_while_they_are_not_merged(self, table: memwal.Table) -> None:
-        made = plan(table)
-        merge(table)
-        write(table, {1: 9, 100: 9})
-        collect_all(table)
-        assert shown(made, read(made)) == EXPECTED
-
-    def test_newer_rows_in_a_commit_after_those_of_the_plan(self, table: memwal.Table) -> None:
-        made = plan(table)
-        merge(table)
-        write(table, {1: 9, 100: 9})
-        merge(table)
-        collect_all(table)
-        assert shown(made, read(made)) == EXPECTED
-
-    def test_a_new_column(self, table: memwal.Table) -> None:
-        made = plan(table)
-        lance.dataset(table.uri).add_columns(pa.schema([pa.field("more", pa.int64())]))
-        merge(table)
-        collect_all(table)
-        assert shown(made, read(made)) == EXPECTED
-
     def test_without_a_spec_that_has_all_the_regions(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -194,16 +202,6 @@ class TestNotToBeTold:
         collect_all(table)
         with pytest.raises(ConflictError):
             read(made)
-
-    def test_deletes_of_a_merge_that_takes_newer_rows_along(self, table: memwal.Table) -> None:
-        """They have a commit of their own, before the one that shows too much."""
-        made = plan(table)
-        merge(table)
-        write(table, {1: 9}, deleted=[2])
-        write(table, {100: 9}, deleted=[5])
-        merge(table)
-        collect_all(table)
-        assert shown(made, read(made)) == EXPECTED
 
     @pytest.mark.parametrize("write_directly", ["upsert", "compact"])
     def test_somebody_else_wrote(self, table: memwal.Table, write_directly: str) -> None:
