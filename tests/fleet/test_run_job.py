@@ -218,17 +218,6 @@ def test_a_second_run_skips_or_waits(catalog: Catalog, managed: Managed) -> None
     assert merged(table, BAD) == 3
 
 
-def test_the_ghost_of_a_crashed_run_expires(
-    catalog: Catalog, managed: Managed, leave_lease: Callable[..., None]
-) -> None:
-    managed()
-    leave_lease("merge", timedelta(seconds=5), token=7)
-    assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.RUNNING
-    result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=240))))
-    assert result.metrics["generations"] == 6
-    assert catalog.runs()[0].lease_token == 8
-
-
 def steal(catalog: Catalog, job: str) -> None:
     catalog.leases.release(job_resource("flights", job))
 
