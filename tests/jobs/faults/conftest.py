@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.faults.fault_schedule import Actors, KnownSteps
 from support.faults.prepared import prepared
+from support.oracles.auditor import Auditor
 from support.stores.faulty_store import FaultyStores, skip_waits
 
 from memwal.jobs.index import job as index_build
@@ -25,7 +26,7 @@ def actors(
     quick_faults: FaultyStores,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> Actors:
+) -> Actors[Auditor]:
     """Return what copies the table and runs jobs with faults."""
     skip_waits(monkeypatch, index_build, compact)
     # Hints are moved whenever they could be, which is one more step that can go wrong.

@@ -5,6 +5,7 @@ What the consumer needs is kept, or its next call tells that it expired.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import random
@@ -25,7 +26,6 @@ from support.faults.fault_schedule import (
     KnownSteps,
     Step,
     chosen,
-    telling,
 )
 from support.faults.others import indexer, merger, our_writer
 from support.faults.prepared import prepared
@@ -157,7 +157,7 @@ def consumed() -> tuple[memwal.Table, Auditor, dict[str, Rows]]:
     table, auditor = prepared()
     path = lasting_folder() / "table.lance"
     shutil.copytree(folder(table), path)
-    table, auditor = memwal.open(str(path)), auditor.copy()
+    table, auditor = memwal.open(str(path)), copy.deepcopy(auditor)
     copies.clear()
     go_on(table)
     our_writer(table, auditor)
@@ -189,11 +189,9 @@ def attempt(actors: Actors, name: str, fault_name: str, *, most: int | None) -> 
     if most is not None and len(tried) > most:
         tried = random.Random(f"{name} {fault_name}").sample(tried, most)
     for step in tried:
-        with telling(name, fault_name, step):
-            table, auditor = actors.copy()
+        with actors.trying(name, fault_name, step) as (table, auditor):
             actors.suffer(table, job, fault, step)
             check(table, auditor)
-            actors.drop(table)
 
 
 STANDING = Fault("standing", lambda store, number: store.pause("*", skip=number), common=True)
@@ -225,12 +223,10 @@ def test_a_fault_at_every_step(actors: Actors, job: str, fault: str) -> None:
 def stand(actors: Actors, job: str, name: str, steps: list[Step]) -> None:
     """Let a job stand still before some steps while something else happens."""
     for step in steps:
-        with telling(job, f"next to {name}", step):
-            table, auditor = actors.copy()
+        with actors.trying(job, f"next to {name}", step) as (table, auditor):
             happens = functools.partial(MEANWHILE[name], table, auditor)
             actors.pause(table, JOBS[job], step, happens)
             check(table, auditor)
-            actors.drop(table)
 
 
 @pytest.mark.few(4)

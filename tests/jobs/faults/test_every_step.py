@@ -7,7 +7,7 @@ import random
 
 import pytest
 from support.data.sampled import drawn
-from support.faults.fault_schedule import FAULTS, Actors, chosen, telling
+from support.faults.fault_schedule import FAULTS, Actors, chosen
 from support.faults.jobs import JOBS, rebuild
 from support.faults.prepared import finish
 
@@ -48,13 +48,11 @@ def attempt(
     if most is not None and len(tried) > most:
         tried = random.Random(f"{name} {fault_name}").sample(tried, most)
     for step in tried:
-        with telling(name, fault_name, step):
-            table, auditor = actors.copy()
+        with actors.trying(name, fault_name, step) as (table, auditor):
             actors.suffer(table, job, fault, step, remote=remote)
             auditor.look(table, verified=every and name != DAMAGED)
             job(table.location)
             finish(table, auditor)
-            actors.drop(table)
 
 
 @pytest.mark.parametrize(("job", "fault"), PAIRS)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from support.data.sampled import drawn
-from support.faults.fault_schedule import Actors, Fault, Step, chosen, telling
+from support.faults.fault_schedule import Actors, Fault, Step, chosen
 from support.faults.jobs import JOBS
 from support.faults.others import OTHERS, Other
 from support.faults.prepared import finish
@@ -42,8 +42,7 @@ def other(job: str, name: str) -> Other:
 
 def attempt(actors: Actors, job: str, name: str, steps: list[Step]) -> None:
     for step in steps:
-        with telling(job, f"next to {name}", step):
-            table, auditor = actors.copy()
+        with actors.trying(job, f"next to {name}", step) as (table, auditor):
 
             def meanwhile(table: memwal.Table = table, auditor: Auditor = auditor) -> None:
                 other(job, name)(table, auditor)
@@ -52,7 +51,6 @@ def attempt(actors: Actors, job: str, name: str, steps: list[Step]) -> None:
             actors.pause(table, JOBS[job], step, meanwhile)
             auditor.look(table)
             finish(table, auditor)
-            actors.drop(table)
 
 
 @pytest.mark.few(5)

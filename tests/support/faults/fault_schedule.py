@@ -7,6 +7,7 @@ suffer has a store of its own, so that everybody else is left in peace.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import random
@@ -17,12 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import pytest
 from lance.dataset import DatasetOptimizer
 from support.data.tables import folder
-from support.oracles.auditor import Auditor
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 
 import memwal
@@ -149,14 +149,24 @@ FAULTS = {
 }
 
 
-class Actors:
+class Truth(Protocol):
+    """What knows what a table must show."""
+
+    def look(self, table: memwal.Table, *, verified: bool = False) -> None:
+        """Ask the readers, and if ``verified`` the library's own check as well."""
+
+
+TruthT = TypeVar("TruthT", bound=Truth)
+
+
+class Actors(Generic[TruthT]):
     """Copies of one prepared table, and jobs on them whose stores fail.
 
     Parameters
     ----------
     prepared : memwal.Table
         Is copied for each fault; ends with ``.lance``, by which LanceDB knows tables.
-    auditor : Auditor
+    truth : Truth
         Knows the prepared table.
     known : KnownSteps
         Steps that were counted before, to which others are added.
@@ -165,20 +175,20 @@ class Actors:
     def __init__(
         self,
         prepared: memwal.Table,
-        auditor: Auditor,
+        truth: TruthT,
         stores: FaultyStores,
         root: Path,
         known: KnownSteps,
     ) -> None:
         self._prepared = prepared
-        self._auditor = auditor
+        self._truth = truth
         self._stores = stores
         self._root = root
         self._known = known
         self._numbers = itertools.count()
 
-    def copy(self, *, linked: bool = False) -> tuple[memwal.Table, Auditor]:
-        """A table of its own, and its auditor; with a region behind a link if it is ``linked``."""
+    def copy(self, *, linked: bool = False) -> tuple[memwal.Table, TruthT]:
+        """A table of its own, and who knows it; with a region behind a link if it is ``linked``."""
         path = self._root / f"copy-{next(self._numbers)}" / "table.lance"
         # Nobody writes into a file that exists: what changes gets a new one.
         shutil.copytree(folder(self._prepared), path, copy_function=os.link)
@@ -187,7 +197,20 @@ class Actors:
             disk = path.with_name("disk")
             region.rename(disk)
             region.symlink_to(disk)
-        return memwal.open(str(path)), self._auditor.copy()
+        return memwal.open(str(path)), copy.deepcopy(self._truth)
+
+    @contextmanager
+    def trying(self, job: str, what: str, step: Step) -> Iterator[tuple[memwal.Table, TruthT]]:
+        """Yield a table of its own and who knows it; a failure says how to see it again."""
+        table, truth = self.copy()
+        try:
+            yield table, truth
+        except Exception as error:
+            raise AssertionError(
+                f"{job}, {what}, at step {step.number} ({step.shape}): {error}\n"
+                f"again: {_STEP}={step.number} with this test alone"
+            ) from error
+        self.drop(table)
 
     def location(self, table: memwal.Table) -> tuple[TableLocation, FaultyStore]:
         """The way to a table of somebody who is to suffer, and its store."""
@@ -198,12 +221,12 @@ class Actors:
         """What a job does when nothing is in its way."""
         if (job, commits) in self._known:
             return self._known[job, commits]
-        table, auditor = self.copy()
+        table, truth = self.copy()
         location, store = self.location(table)
         store.is_local = not commits
         with commits_as_steps(), same_choices():
             job(location)
-        auditor.look(table)
+        truth.look(table)
         calls = list(store.calls)
         self.drop(table)
         steps = [Step(number, *call) for number, call in enumerate(calls)]
@@ -351,15 +374,3 @@ def chosen(steps: Sequence[Step], fault: Fault, *, every: bool) -> list[Step]:
         for step in ((same[0], same[-1]) if same[0].changes and fault.common else (same[-1],))
     }
     return sorted(found, key=lambda step: step.number)
-
-
-@contextmanager
-def telling(job: str, what: str, step: Step) -> Iterator[None]:
-    """Say of a failure how to see it again."""
-    try:
-        yield
-    except Exception as error:
-        raise AssertionError(
-            f"{job}, {what}, at step {step.number} ({step.shape}): {error}\n"
-            f"again: {_STEP}={step.number} with this test alone"
-        ) from error

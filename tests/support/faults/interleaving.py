@@ -105,7 +105,7 @@ class Interleaving:
         What happened, to be shown with a failure.
     """
 
-    actors: Actors
+    actors: Actors[Auditor]
     table: memwal.Table
     auditor: Auditor
     seed: int

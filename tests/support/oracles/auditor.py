@@ -124,21 +124,6 @@ class Auditor:
         known = self.history.keys() - self.unflushed.keys()
         self.snapshot = {key: len(self.history[key]) for key in known}
 
-    def copy(self) -> Auditor:
-        """An auditor of a copy of the table."""
-        return Auditor(
-            dict(self.values),
-            {key: list(values) for key, values in self.history.items()},
-            set(self.logged),
-            dict(self.tags),
-            self.seen,
-            dict(self.progress),
-            dict(self.snapshot),
-            dict(self.unflushed),
-            {region_id: set(numbers) for region_id, numbers in self.named.items()},
-            dict(self.settled),
-        )
-
     # What must be so
 
     def look(self, table: memwal.Table, *, verified: bool = False) -> None:
