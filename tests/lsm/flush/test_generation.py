@@ -104,15 +104,6 @@ def test_that_ends_between_two_of_its_files_is_made_good(
     assert values(found.to_table(columns=DICTIONARIES.names)) == wanted(200)
 
 
-def test_has_a_bloom_filter_of_its_keys(table: memwal.Table) -> None:
-    flushed(table, numbered(0, 500), keys(1000))
-    with open(f"{path(table)}/bloom_filter.bin", "rb") as file:
-        bloom = BloomFilter.from_bytes(file.read())
-
-    assert bloom.might_contain([keys(*range(500), 1000)]).all()
-    assert bloom.might_contain([keys(*range(2000, 4000))]).mean() < 0.05
-
-
 def test_many_keys_have_a_filter_of_their_size_as_well(table: memwal.Table) -> None:
     flushed(table, numbered(0, 500))
     assert not Path(path(table), "memwal_bloom.bin").exists()

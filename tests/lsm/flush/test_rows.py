@@ -10,7 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.data.tables import REGION, MakeTable, keys, numbered, region_folders, rows
 
@@ -190,35 +190,22 @@ class TestErrors:
         assert not region_folders(table)
 
 
-class TestNewestKeys:
-    @settings(max_examples=30)
-    @given(st.lists(st.integers(0, 20), min_size=1))
-    def test_against_a_dict(self, values: list[int]) -> None:
-        self._check(pa.array(values), values)
-
-    @settings(max_examples=30)
-    @given(st.lists(st.text(max_size=2), min_size=1))
-    def test_texts(self, values: list[str]) -> None:
-        self._check(pa.array(values, pa.string()), [value.encode() for value in values])
-
-    @settings(max_examples=30)
-    @given(st.lists(st.booleans(), min_size=1))
-    def test_flags(self, values: list[bool]) -> None:
-        self._check(pa.array(values), values)
-
-    def test_large_and_unsigned(self) -> None:
-        values = [2**64 - 1, 0, 2**63, 0]
-        self._check(pa.array(values, pa.uint64()), values)
-
-    @staticmethod
-    def _check(array: pa.Array, values: list[Any]) -> None:
-        newest = NewestKeys.of(array)
-        last = {value: position for position, value in enumerate(values)}
-        kept = sorted(last.values())
-        assert newest.positions.tolist() == kept
-        assert newest.keys.equals(array.take(pa.array([last[v] for v in sorted(last)])))
-        assert newest.rows.tolist() == [kept.index(last[value]) for value in sorted(last)]
-        assert newest.rows.dtype == np.int64
+@settings(max_examples=90)
+@given(
+    st.one_of(
+        st.lists(kind, min_size=1)
+        for kind in (st.integers(0, 20), st.text(max_size=2), st.booleans())
+    ).map(pa.array)
+)
+@example(pa.array([2**64 - 1, 0, 2**63, 0], pa.uint64()))
+def test_newest_keys(array: pa.Array) -> None:
+    newest = NewestKeys.of(array)
+    last = {value: position for position, value in enumerate(array.to_pylist())}
+    kept = sorted(last.values())
+    assert newest.positions.tolist() == kept
+    assert newest.keys.equals(array.take(pa.array([last[v] for v in sorted(last)])))
+    assert newest.rows.tolist() == [kept.index(last[value]) for value in sorted(last)]
+    assert newest.rows.dtype == np.int64
 
 
 def test_memory_does_not_grow_with_the_rows(make_table: MakeTable) -> None:

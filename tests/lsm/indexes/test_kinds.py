@@ -214,11 +214,6 @@ def test_a_rotation_that_cannot_be_shared_is_not_built_in_parts() -> None:
     assert not IndexSpec(kind, {"num_bits": 3}).parallel
 
 
-@pytest.mark.parametrize("name", NOT_PARALLEL)
-def test_kinds_that_are_never_built_in_parts(name: str) -> None:
-    assert not IndexSpec(registered(name)).parallel
-
-
 def test_what_readers_ask_of_kinds() -> None:
     assert [kind.pylance_name for kind in KINDS if kind.finds_keys] == ["BTREE"]
     assert [kind.pylance_name for kind in KINDS if kind.memtable_index] == ["INVERTED"]

@@ -141,12 +141,6 @@ class TestGenerations:
 
         assert replayed(store, max_bytes=max_bytes) == {1: [1, 2], 2: [3], 4: [4]}
 
-    @BUDGETS
-    def test_of_an_empty_log_are_none(self, store: FaultyStore, max_bytes: int) -> None:
-        Log(store)
-
-        assert replayed(store, max_bytes=max_bytes) == {}
-
     def test_that_are_flushed_are_skipped(self, store: FaultyStore) -> None:
         log = Log(store, current_generation=3, replay_after=4)
         log.put(1, generation=2)
@@ -162,12 +156,6 @@ class TestGenerations:
         log.put(3, generation=None)
 
         assert replayed(store) == {3: [1], 4: [2, 3]}
-
-    def test_start_behind_what_was_flushed(self, store: FaultyStore) -> None:
-        log = Log(store, current_generation=2, replay_after=7)
-        log.put(1, generation=2)
-
-        assert replayed(store) == {2: [8]}
 
     def test_are_not_made_by_sentinels(self, store: FaultyStore) -> None:
         log = Log(store)
