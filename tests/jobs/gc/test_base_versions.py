@@ -296,17 +296,5 @@ class TestRequests:
         assert read_pins(again.location, options, now=_later()).removable(REGION) == 2
 
 
-def test_the_version_before_stands_for_one_whose_manifest_is_gone(
-    merged_singly: memwal.Table,
-) -> None:
-    table = merged_singly
-    version = version_with(table, 2)
-    table.base().dataset.tags.create("kept", version)
-    table.location.store.delete(f"_versions/{2**64 - 1 - version:020d}.manifest")
-    (warning,) = collect(table, DAY).warnings
-    assert "tag kept" in warning
-    assert generations(table) == [2, 3, 4]
-
-
 def _later() -> datetime:
     return datetime.now(UTC) + timedelta(days=1)

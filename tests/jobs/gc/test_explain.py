@@ -32,13 +32,6 @@ def reasons(decisions: list[Decision], kind: GarbageKind) -> dict[str, Reason]:
 
 
 class TestGenerations:
-    def test_not_merged(self, table: memwal.Table) -> None:
-        flush(table, {1: 1}, {2: 2})
-        assert reasons(explain(table, DAY), GarbageKind.GENERATION) == {
-            "1": Reason.NOT_MERGED,
-            "2": Reason.NOT_MERGED,
-        }
-
     def test_an_index_that_is_behind_is_named(self, make_table: MakeTable) -> None:
         table = make_table(maintained_indexes=["id_idx", "n_idx"])
         flush(table, {1: 1})

@@ -42,10 +42,6 @@ def history(table: memwal.Table) -> memwal.Table:
     return table
 
 
-def test_all_that_is_merged_when_only_the_latest_version_counts(history: memwal.Table) -> None:
-    assert removable(history, now()) == {REGION: 3}
-
-
 def test_nothing_while_every_version_counts(history: memwal.Table) -> None:
     """The first version is older than MemWAL on this table, and stands for all after it."""
     assert removable(history, AGES_AGO).get(REGION, 0) == 0
@@ -58,11 +54,6 @@ def test_what_the_version_at_the_cutoff_has_merged(history: memwal.Table) -> Non
         merged_then = lance.dataset(history.uri, version=version).count_rows()
         assert removable(history, moment).get(REGION, 0) == merged_then
         assert removable(history, moment + timedelta(microseconds=1)).get(REGION, 0) == merged_then
-
-
-def test_a_region_without_merges_has_none(table: memwal.Table) -> None:
-    table.upsert(rows({1: 1}))
-    assert removable(table, now()).get(REGION, 0) == 0
 
 
 def test_regions_are_judged_one_by_one(make_table: MakeTable) -> None:

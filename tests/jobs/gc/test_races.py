@@ -374,7 +374,22 @@ class TestWithoutTrust:
         assert set(result.metrics.values()) == {0}
         assert region_folders(merged_table) == before
 
-    def test_in_folders_of_future_times(self, merged_table: memwal.Table) -> None:
-        drop(merged_table)
-        collect(merged_table, 60)
-        assert len(region_folders(merged_table)) == 3
+
+def test_a_folder_that_is_half_deleted_is_no_generation(
+    faults: FaultyStores, table: memwal.Table
+) -> None:
+    """The bloom filter goes first: it is what a flush looks for before it names a folder."""
+    flush(table, {1: 1})
+    table.merge()
+    drop(table)
+    store = faults.of(table.location)
+    store.clear()
+    store.kill("delete", "*_gen_1/*", skip=1)
+    with pytest.raises(Killed):
+        collect(table, DAY)
+    remaining = [info.key for info in store.inner.list(region_dir(REGION)) if "_gen_1/" in info.key]
+    assert remaining
+    assert not any(key.endswith("bloom_filter.bin") for key in remaining)
+    assert state(table) == {1: 1}
+    collect(table, DAY)
+    assert not any("_gen_1/" in info.key for info in store.inner.list(region_dir(REGION)))

@@ -41,7 +41,7 @@ from memwal.jobs.merge import match
 from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
-from memwal.jobs.merge.picker import Candidate, Part, RegionSelection, Share, divide
+from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, divide
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.jobs.verify.merged_rows import are_merges_since
@@ -145,14 +145,6 @@ class TestParts:
         regions = [RegionSelection(r, (Candidate(1, "a", 22_000),)) for r in REGIONS]
 
         assert len(divide(regions, 1, workers)) <= 8 * workers + len(regions)
-
-    def test_are_as_many_as_the_workers_if_there_is_enough_to_do(self) -> None:
-        chosen = RegionSelection(REGIONS[0], (Candidate(1, "a", 1 << 30),))
-
-        assert len(divide([chosen], 1 << 30, 4)) == 4
-        assert len(divide([replace(chosen, generations=(Candidate(1, "a", 99),))], 1 << 30, 4)) == 1
-        assert divide([], 1, 4) == ()
-        assert Part((chosen,)).share == Share()
 
 
 class TestRows:

@@ -168,17 +168,6 @@ class TestMerge:
         assert state(table) == dict.fromkeys(range(20), 0)
         assert 0 < table.base().dataset.count_rows() < 20
 
-    def test_many_regions_take_one_commit(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=8)
-        table.upsert(numbered(0, 100))
-        before = table.base().version
-
-        table.merge()
-
-        assert table.base().version == before + 1
-        for number in range(8):
-            check_merged(table, dict.fromkeys(range(100), 0), bucket_region_id(number))
-
     def test_does_what_it_explained(self, make_table: MakeTable) -> None:
         table = make_table(buckets=3)
         with table.writer() as writer:

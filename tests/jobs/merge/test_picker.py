@@ -21,7 +21,6 @@ from memwal.jobs.merge.picker import (
     RegionSelection,
     divide,
     pending_candidates,
-    split_commit,
     still_pending,
 )
 from memwal.jobs.options import MergeOptions
@@ -145,18 +144,8 @@ class TestRunBytes:
             (A, 2): PickReason.RUN_BYTES,
         }
 
-    def test_a_smaller_generation_never_passes_a_larger_one_before_it(self) -> None:
-        plan = picker_of(run_bytes=5).pick(candidates([3, 9, 1]), seed=0)
-        assert selected(plan) == {A: [1]}
-
 
 class TestCommits:
-    def test_are_filled_region_by_region(self) -> None:
-        (a, b) = (RegionSelection(c.region_id, c.generations) for c in candidates([2, 2], [3, 1]))
-        commit, remaining = split_commit([a, b], 5)
-        assert [(s.region_id, [g.number for g in s.generations]) for s in commit] == [(A, [1, 2])]
-        assert remaining == [b]
-
     def test_another_region_fills_up_what_the_first_leaves(self) -> None:
         plan = picker_of(commit_bytes=5).pick(candidates([3, 3], [2]), seed=0)
         commits = {(d.region_id, d.generation): d.commit for d in plan.decisions}

@@ -17,17 +17,6 @@ RUN = UUID(int=7)
 KEYS = pa.table({"id": np.arange(20)})
 
 
-def test_keys_come_back_as_they_were(tmp_path: Path) -> None:
-    location = TableLocation(str(tmp_path))
-    file = write_keys(location, RUN, 3, KEYS, np.arange(20) % 2 == 0)
-
-    keys, deleted = read_keys(location.store, file, ("id",))
-
-    assert (file.number, file.rows) == (3, 20)
-    assert keys.to_pylist() == list(range(20))
-    assert deleted.tolist() == [True, False] * 10
-
-
 def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
     location = TableLocation(str(tmp_path))
     file = write_keys(location, RUN, 3, KEYS, np.zeros(20, np.bool_))
