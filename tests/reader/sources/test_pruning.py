@@ -175,6 +175,11 @@ def test_listed_keys_have_the_types_of_the_table(tables: dict[str, BaseTable]) -
     assert listed.num_rows == 2 ** len(KEY)
 
 
+MARCH = {"day": datetime.date(2026, 3, 15)}
+NOON = {"at": datetime.datetime(2026, 3, 15, 12, 30)}
+MIDNIGHT = {"at": datetime.datetime(2026, 3, 15)}
+
+
 @pytest.mark.parametrize(
     ("name", "predicate", "row", "pruned"),
     [
@@ -200,33 +205,13 @@ def test_listed_keys_have_the_types_of_the_table(tables: dict[str, BaseTable]) -
         ("truncate text", "name > 'b'", {"name": "abc"}, True),
         ("truncate text", "name > 'abx'", {"name": "abc"}, False),
         ("truncate text", "name = 'ac'", {"name": "abc"}, True),
-        ("year", "day < date '2026-01-01'", {"day": datetime.date(2026, 3, 15)}, True),
-        ("year", "day < '2026-01-02'", {"day": datetime.date(2026, 3, 15)}, False),
-        (
-            "month",
-            "day >= '2026-01-01' and day < '2026-03-01'",
-            {"day": datetime.date(2026, 3, 15)},
-            True,
-        ),
-        ("month", "day >= '2026-01-01'", {"day": datetime.date(2026, 3, 15)}, False),
-        (
-            "hour",
-            "at >= '2026-01-01 13:00:00' and at < '2026-01-02 12:00:00'",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            True,
-        ),
-        (
-            "calendar",
-            "at >= '2026-03-16' and at < '2027-01-01'",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            True,
-        ),
-        (
-            "calendar",
-            "at >= '2026-03-15' and at < '2026-03-16'",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            False,
-        ),
+        ("year", "day < date '2026-01-01'", MARCH, True),
+        ("year", "day < '2026-01-02'", MARCH, False),
+        ("month", "day >= '2026-01-01' and day < '2026-03-01'", MARCH, True),
+        ("month", "day >= '2026-01-01'", MARCH, False),
+        ("hour", "at >= '2026-01-01 13:00:00' and at < '2026-01-02 12:00:00'", NOON, True),
+        ("calendar", "at >= '2026-03-16' and at < '2027-01-01'", NOON, True),
+        ("calendar", "at >= '2026-03-15' and at < '2026-03-16'", NOON, False),
         ("number beside the key", "n = 3", {"n": 7}, True),
         ("bucket", "id = cast(1 as bigint)", {"id": 9}, True),
         ("bucket", "id = 1::int", {"id": 9}, True),
@@ -260,44 +245,19 @@ def test_listed_keys_have_the_types_of_the_table(tables: dict[str, BaseTable]) -
         ("truncate text", "name not like 'abc%'", {"name": "abc"}, False),
         ("truncate text", "starts_with(name, 'b')", {"name": "a"}, True),
         ("truncate", "id not in (10, 11) and id >= 30", {"id": 11}, True),
-        ("year", "date_part('year', day) = 2025", {"day": datetime.date(2026, 3, 15)}, True),
-        ("year", "date_part('YEAR', day) >= 2026", {"day": datetime.date(2026, 3, 15)}, False),
-        ("year", "2026 < date_part('year', day)", {"day": datetime.date(2026, 3, 15)}, True),
-        ("year", "date_part('year', day) in (1, 2)", {"day": datetime.date(2026, 3, 15)}, True),
-        ("year", "date_part('month', day) = 1", {"day": datetime.date(2026, 3, 15)}, False),
-        ("year", "date_part('week', day) = 1", {"day": datetime.date(2026, 3, 15)}, False),
-        ("month", "date_part('month', day) = 1", {"day": datetime.date(2026, 3, 15)}, True),
-        (
-            "calendar",
-            "cast(at as date) = date '2026-03-16'",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            True,
-        ),
-        (
-            "calendar",
-            "at::date <= cast('2026-03-15' as date)",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            False,
-        ),
+        ("year", "date_part('year', day) = 2025", MARCH, True),
+        ("year", "date_part('YEAR', day) >= 2026", MARCH, False),
+        ("year", "2026 < date_part('year', day)", MARCH, True),
+        ("year", "date_part('year', day) in (1, 2)", MARCH, True),
+        ("year", "date_part('month', day) = 1", MARCH, False),
+        ("year", "date_part('week', day) = 1", MARCH, False),
+        ("month", "date_part('month', day) = 1", MARCH, True),
+        ("calendar", "cast(at as date) = date '2026-03-16'", NOON, True),
+        ("calendar", "at::date <= cast('2026-03-15' as date)", NOON, False),
         # SQL leaves the time of day out.
-        (
-            "hour",
-            "at = cast('2026-03-15 12:30:00' as date)",
-            {"at": datetime.datetime(2026, 3, 15)},
-            False,
-        ),
-        (
-            "calendar",
-            "date_part('year', at) = 2026 and date_part('month', at) = 4",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            True,
-        ),
-        (
-            "hour",
-            "date_part('hour', at) between 13 and 23",
-            {"at": datetime.datetime(2026, 3, 15, 12, 30)},
-            True,
-        ),
+        ("hour", "at = cast('2026-03-15 12:30:00' as date)", MIDNIGHT, False),
+        ("calendar", "date_part('year', at) = 2026 and date_part('month', at) = 4", NOON, True),
+        ("hour", "date_part('hour', at) between 13 and 23", NOON, True),
         ("unsharded", "id = 3", {"id": 7}, False),
         ("unsharded", "false", {"id": 7}, True),
         ("both", "id = 1 and flag", {"id": 1, "flag": False}, True),
