@@ -57,9 +57,9 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import ROW_ID, contains, read_rows
 from memwal.reader.unreadable_indexes import scan_batches
+from memwal.region.manifest_store import read_each
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask, Numbers, RowIds
-from memwal.util.concurrency import map_parallel
 
 # Operations of commits that add, replace or delete rows.
 _WRITES: Final = ("append", "update")
@@ -165,10 +165,10 @@ def _read_versions(token: FeedToken, base: BaseTable) -> Iterator[_Version]:
         between = []
     yield _version(location, token.version, first)
     for start in range(0, len(between), _AHEAD):
-        for version in map_parallel(
+        for version in read_each(
+            location.store,
             lambda number: _read_version(location, number),
             between[start : start + _AHEAD],
-            threads=8,
         ):
             if version is not None:
                 yield version

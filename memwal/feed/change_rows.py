@@ -49,6 +49,7 @@ from memwal.reader.sources.generation import (
 )
 from memwal.reader.sources.narrow_columns import read_columns
 from memwal.reader.sources.plan import StoredGeneration
+from memwal.region.manifest_store import parallel_scans
 from memwal.region.rows import key_column
 from memwal.util.arrays import Numbers
 from memwal.util.concurrency import map_parallel
@@ -307,7 +308,8 @@ class Reading:
             return pa.Table.from_arrays(found.columns, schema=key)
 
         opened = open_all(self.sources.base, generations)
-        return pa.concat_tables([key.empty_table(), *map_parallel(read, opened, threads=8)])
+        threads = parallel_scans(is_local=self.sources.base.location.store.is_local)
+        return pa.concat_tables([key.empty_table(), *map_parallel(read, opened, threads=threads)])
 
     def _removed(self, since: Since, named: pa.Table) -> Iterator[pa.RecordBatch]:
         """Read the rows of named keys; named and removed keys without a row were deleted.

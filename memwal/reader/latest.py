@@ -18,6 +18,7 @@ from memwal.lsm.key_matches import mark_newest_rows
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.reader.sources.narrow_columns import layout_of, read_ahead, read_columns
+from memwal.region.manifest_store import parallel_scans
 from memwal.region.rows import key_column
 from memwal.util.arrays import Addresses, Mask, Numbers, nbytes_of
 from memwal.util.concurrency import map_parallel
@@ -158,8 +159,10 @@ def read_all_keys(
     if len(generations) == 1:
         # To start a thread takes longer than to find the keys of a small one.
         return [read_keys(generations[0], primary_key)]
-    return list(
-        map_parallel(lambda source: read_keys(source, primary_key, ahead), generations, threads=8)
+    return map_parallel(
+        lambda source: read_keys(source, primary_key, ahead),
+        generations,
+        threads=parallel_scans(is_local=all(source.is_local for source in generations)),
     )
 
 

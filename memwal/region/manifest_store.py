@@ -45,6 +45,7 @@ from memwal.util.clock import boot_seconds
 from memwal.util.concurrency import map_parallel
 from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
+from memwal.util.system import processors
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ _Read = TypeVar("_Read")
 _MAX_ATTEMPTS = 5
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
+_PARALLEL_SCANS = 8
 _MAX_REMEMBERED_REGIONS = 100_000
 # How long readers believe what they read of a version that is still the newest: so soon they notice
 # a table that was restored from a backup, with other content under the same version.
@@ -480,6 +482,15 @@ def read_each(
 def parallel_reads(store: ObjectStore) -> int:
     """Return how many regions to read in parallel: more for an object store, with its latency."""
     return _PARALLEL_LOCAL_READS if store.is_local else _PARALLEL_READS
+
+
+def parallel_scans(*, is_local: bool) -> int:
+    """Return how many data sets to scan in parallel: more in an object store, with its latency.
+
+    Scans of a local disk keep the processors busy. More threads than processors take longer: each
+    touches memory of its own first.
+    """
+    return min(processors(), _PARALLEL_SCANS) if is_local else _PARALLEL_SCANS
 
 
 def contiguous_versions(stored: Container[int], newest: int) -> range:

@@ -142,6 +142,12 @@ def max_open_files() -> int:
     return sys.maxsize if limit == _resource.RLIM_INFINITY else limit
 
 
+def processors() -> int:
+    """Return how many processors this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 def resident_bytes() -> int | None:
     """Return how much memory this process has; None where the system does not tell."""
     try:

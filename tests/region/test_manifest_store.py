@@ -25,7 +25,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import manifest_dir, manifest_key, region_dir, version_hint_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.region.manifest_store import RegionManifestStore, read_manifests
+from memwal.region.manifest_store import RegionManifestStore, parallel_scans, read_manifests
 from memwal.storage.folders import locks
 from memwal.storage.open import open_store
 
@@ -586,3 +586,12 @@ def test_reading_costs_three_requests_at_most(
     manifests.read_latest()
 
     assert len(store.calls) <= 3
+
+
+def test_scans_of_a_local_disk_have_a_processor_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3}, raising=False)
+    assert parallel_scans(is_local=True) == 2
+    assert parallel_scans(is_local=False) > 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert parallel_scans(is_local=True) == 1

@@ -66,6 +66,7 @@ class GenerationSource:
     copied_bytes: int = 0
     # Columns that another client flushed and that memwal can neither read nor merge.
     unusable: frozenset[str] = frozenset()
+    is_local: bool = True  # Whether its rows are on this machine.
 
     @property
     def dataset(self) -> lance.LanceDataset:
@@ -100,6 +101,7 @@ def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[G
                 opened=Lazy(partial(_dataset_of, open_it)),
                 identity=key[0],
                 folder=folder,
+                is_local=base.location.store.is_local,
             )
         if source is None:
             missing[at] = open_it
@@ -167,6 +169,7 @@ def open_generation(
         folder=folder,
         copied_bytes=copied_bytes,
         unusable=unusable,
+        is_local=base.location.store.is_local or identity is None,
     )
 
 

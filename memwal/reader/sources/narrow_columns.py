@@ -57,11 +57,9 @@ class FragmentLayout:
 
     def addresses(self) -> Addresses:
         """Return the address of each row."""
-        parts = [
-            np.arange(rows, dtype=np.uint64) + np.uint64(number << 32)
-            for number, rows in self.fragments
-        ]
-        return np.concatenate([np.empty(0, np.uint64), *parts])
+        firsts = [(number << 32, rows) for number, rows in self.fragments]
+        parts = [np.arange(first, first + rows, dtype=np.uint64) for first, rows in firsts]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint64), *parts])
 
     def addresses_at(self, positions: Positions) -> Addresses:
         """Return the addresses of the rows at some positions in the order of a scan."""
@@ -85,6 +83,8 @@ class FragmentLayout:
 
     def mask(self, live: Addresses) -> Mask:
         """Mark the rows that have one of some addresses, which are ascending."""
+        if len(live) == self.rows:
+            return np.ones(self.rows, np.bool_)
         mask = np.zeros(self.rows, np.bool_)
         start = 0
         for number, rows in self.fragments:

@@ -135,6 +135,7 @@ def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
     addresses = layout.addresses()
     assert addresses.tolist() == [0, 1, 2, 4 << 32, (4 << 32) + 1]
     assert layout.mask(addresses[[1, 4]]).tolist() == [False, True, False, False, True]
+    assert layout.mask(addresses).tolist() == [True] * 5
     some = np.array([4, 0, 3, 2])
     assert layout.addresses_at(some).tolist() == addresses[some].tolist()
     assert layout.positions(addresses[some]).tolist() == some.tolist()
