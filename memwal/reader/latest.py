@@ -17,7 +17,12 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.key_matches import mark_newest_rows
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
-from memwal.reader.sources.narrow_columns import layout_of, read_ahead, read_columns
+from memwal.reader.sources.narrow_columns import (
+    layout_of,
+    read_ahead,
+    read_columns,
+    row_numbers,
+)
 from memwal.region.manifest_store import parallel_scans
 from memwal.region.rows import key_column
 from memwal.util.arrays import Addresses, Mask, Numbers, nbytes_of
@@ -175,7 +180,7 @@ def read_keys(
         return GenerationKeys(
             keys=key_column(rows, primary_key),
             deleted=rows.column(TOMBSTONE).to_numpy(),
-            addresses=np.arange(rows.num_rows, dtype=np.uint64),
+            addresses=row_numbers(rows.num_rows),
         )
     if source.identity is None:
         return _flushed_keys(source, primary_key)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from dataclasses import replace
 from uuid import uuid4
 
 import lance
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from memwal.reader.latest import find_newest, read_keys
 from memwal.reader.sources.generation import GenerationSource
@@ -68,6 +72,24 @@ def test_deleted_rows_of_a_generation_do_not_count() -> None:
     assert sorted(found.keys.to_pylist()) == [1, 2]
     assert not found.deleted.any()
     assert found.live_addresses(0).tolist() == [0, 1]
+
+
+def test_generations_of_an_object_store_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few processors there are, since each read waits for the store."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    together = threading.Barrier(3, timeout=60)
+
+    def stored(number: int) -> GenerationSource:
+        made = source(number, (number, False))
+
+        def opened() -> lance.LanceDataset:
+            together.wait()
+            return made.dataset
+
+        return replace(made, opened=Lazy(opened), is_local=False)
+
+    found = find_newest([stored(number) for number in range(3)], ["id"], pa.int64())
+    assert found.keys.to_pylist() == [0, 1, 2]
 
 
 class TestCache:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import lance
@@ -37,6 +37,8 @@ _MAX_FILE_BYTES: Final = 64 << 20
 _KEY_FIELD: Final = b"primary-key"
 _ROW_ADDRESS: Final = "_rowaddr"
 _ROW_ID: Final = "_rowid"
+# The numbers of more rows take too much memory to be kept.
+_SHARED_NUMBERS: Final = 1 << 18
 
 # So many rows of generations are read together, which bounds the memory of a scan.
 _GROUP_ROWS: Final = 1 << 20
@@ -57,9 +59,10 @@ class FragmentLayout:
 
     def addresses(self) -> Addresses:
         """Return the address of each row."""
-        firsts = [(number << 32, rows) for number, rows in self.fragments]
-        parts = [np.arange(first, first + rows, dtype=np.uint64) for first, rows in firsts]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint64), *parts])
+        if [number for number, _ in self.fragments] == [0]:
+            return row_numbers(self.rows)
+        parts = [row_numbers(rows) + np.uint64(number << 32) for number, rows in self.fragments]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
 
     def addresses_at(self, positions: Positions) -> Addresses:
         """Return the addresses of the rows at some positions in the order of a scan."""
@@ -94,6 +97,20 @@ class FragmentLayout:
             mask[start + offsets.view(np.int64)] = True
             start += rows
         return mask
+
+
+def row_numbers(count: int) -> Addresses:
+    """Return the numbers of rows from 0 on, for reading only: generations share their memory."""
+    if count > _SHARED_NUMBERS:
+        return np.arange(count, dtype=np.uint64)
+    return _numbers(1 << max(count - 1, 0).bit_length())[:count]
+
+
+@lru_cache(maxsize=4)
+def _numbers(count: int) -> Addresses:
+    numbers = np.arange(count, dtype=np.uint64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def layout_of(source: GenerationSource) -> FragmentLayout:

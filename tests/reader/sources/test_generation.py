@@ -79,6 +79,22 @@ class TestWhatIsRead:
         assert [source.generation for source in found.generations] == [3]
         assert [source.region_id for source in found.generations] == [REGION]
 
+    def test_generations_tell_whether_their_files_are_of_this_machine(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flushed(table, {1: 1})
+        plan = collect_sources(table.location).plan
+        stored = plan.generations[0]
+
+        def is_local() -> bool:
+            return generations_module.open_generation(
+                plan.base, stored.region_id, stored.generation, stored.path
+            ).is_local
+
+        assert is_local()
+        monkeypatch.setattr(type(table.location.store), "is_local", False)
+        assert not is_local()
+
     def test_generations_are_oldest_first_in_each_region(self, make_table: MakeTable) -> None:
         table = make_table(buckets=2)
         with table.writer() as writer:

@@ -14,7 +14,7 @@ from support.oracles.read_sources import forget_caches
 
 import memwal
 from memwal.reader.sources import narrow_columns
-from memwal.reader.sources.narrow_columns import FragmentLayout
+from memwal.reader.sources.narrow_columns import FragmentLayout, row_numbers
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -139,6 +139,18 @@ def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
     some = np.array([4, 0, 3, 2])
     assert layout.addresses_at(some).tolist() == addresses[some].tolist()
     assert layout.positions(addresses[some]).tolist() == some.tolist()
+
+
+def test_generations_share_the_numbers_of_their_rows() -> None:
+    """Nobody may change them; those of large generations are not kept."""
+    one, other = (FragmentLayout(((0, rows),), rows, False, 1).addresses() for rows in (5, 7))
+    assert (one.tolist(), other.tolist()) == ([*range(5)], [*range(7)])
+    assert np.shares_memory(one, other)
+    with pytest.raises(ValueError, match="read-only"):
+        one[0] = 1
+    large = [row_numbers((1 << 18) + 1) for _ in range(2)]
+    assert large[0][-1] == 1 << 18
+    assert not np.shares_memory(*large)
 
 
 def test_generations_with_large_files_are_streamed(
