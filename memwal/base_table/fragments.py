@@ -36,7 +36,7 @@ _ABOVE: Final = 0.999
 _MAX_OVERLAYS: Final = 10
 # Lance's planner then cuts no run of neighbours, and leaves none out.
 _NO_LIMIT: Final = 1 << 62
-# Lance decodes a batch per processor at once, and keeps what it has read ahead.
+# Lance decodes a batch per processor at once, and keeps the rows it has read ahead.
 _BATCH_BYTES: Final = 4 << 20
 _MAX_BATCH_ROWS: Final = 8_192
 READ_AHEAD_BYTES: Final = 64 << 20
@@ -326,6 +326,6 @@ def _deleted_since(
             for file in (now, before)
         )
     except (CorruptDataError, ObjectNotFoundError):
-        # The caller reads the rows, by Lance, which tells what is wrong.
+        # The caller reads the rows, by Lance, which names the fault.
         return None
     return after.astype(np.uint64) if np.isin(earlier, after).all() else None

@@ -234,7 +234,7 @@ def _is_latest(location: TableLocation, seen: BaseTable) -> bool:
         manifest = read_table_manifest(location, latest)
         return latest == seen.version and manifest_digest(manifest) == seen.digest
     except MemWalError:
-        # Opening it tells what is wrong.
+        # Opening it names the fault.
         return False
 
 

@@ -40,7 +40,7 @@ _ELSEWHERE = re.compile(
 _REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
 _NEEDED_PERMISSIONS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
 
-# What Lance says of features of a table, or of its files, that it does not know.
+# Lance's messages about features of a table, or of its files, that it does not know.
 _NEWER = re.compile(
     r"(cannot be (read|written) by|not supported by) this (version|build) of lance"
     r"|unknown lance storage version|not supported: unknown|unsupported operation: unknown"

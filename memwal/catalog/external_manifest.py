@@ -143,7 +143,7 @@ class ExternalManifestStore(ObjectStore):
             The store or the database did not answer; the object may be committed.
         """
         if parse_region_mark_key(key) is not None:
-            # Of marks the name is the fact: what overwrites one is equal to it.
+            # Of marks the name is the fact: an object that overwrites one is equal to it.
             self._inner.put(key, data)
             return
         if not _covers(check_key(key)):

@@ -38,7 +38,7 @@ REGION_JOB: Final = "region"
 RUNBOOKS: Final = "docs/runbooks"
 
 _DIED = "its process died"
-# Jobs that are due for what they left undone, however they ended.
+# Jobs that are due for work that they left undone, however they ended.
 _DUE_UNTIL_DONE: Final = ("merge", "index")
 
 

@@ -282,7 +282,7 @@ class Consumer:
     def _tag_of(self, state: ConsumerState, version: int) -> ConsumerTag | None:
         """Return the tag that holds a version for this consumer; None without one."""
         for tag in (self._held.get(version), parse_consumer_tag(state.tag or "")):
-            # After an expiry, the collector deletes what is held.
+            # After an expiry, the collector deletes the held versions and generations.
             if tag is not None and tag.version == version and state.needs(tag):
                 return tag
         return None

@@ -188,7 +188,7 @@ def _job_conditions(
     table: ManagedTable, errors: Iterable[JobError], now: datetime
 ) -> Iterator[Condition]:
     for error in errors:
-        # A run may be retried at once; what is recorded as failed is not.
+        # A run may be retried at once; a job that is recorded as failed is not.
         lasts = error.run_id is None or error.attempts or error.since + RETRY_GRACE <= now
         # Skipped regions have conditions of their own.
         if lasts and error.job not in (*STATE_OF_JOB, REGION_JOB):

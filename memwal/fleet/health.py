@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from memwal.catalog.history import LatestRuns
 
 _REASON_LENGTH = 300
-# What a run that starts by its schedule may be late, and a due job may wait for the start of a run.
+# Longest delay of a run that starts by its schedule, and of the start of a run for a due job.
 SCHEDULE_GRACE_SECONDS: Final = 600.0
 # An API server reports every 10 s.
 REPORT_LIMIT: Final = timedelta(minutes=1)
@@ -229,7 +229,7 @@ def _waiting_reasons(
     limit = _start_limit(table)
     groups: defaultdict[Health, list[DueJob]] = defaultdict(list)
     for due in waiting:
-        # What fails is tried again after a pause.
+        # A failed job is tried again after a pause.
         if due.job not in failing:
             late = limit is not None and (now - due.since).total_seconds() >= limit
             groups[Health.NOT_STARTED if late else Health.DUE].append(due)

@@ -495,7 +495,7 @@ class TablePolls:
             poll.has_sample = False
         now = time.monotonic()
         is_changed = poll.reported != frozenset(due)
-        # With what is due, its backlog: the page shows both.
+        # With the due jobs, the backlog: the page shows both.
         if is_changed or (not poll.has_sample and now >= poll.next_sample):
             status, probe = reading.survey.status, watch.probe()
             self._catalog.record_backlog(table.name, status, probe=probe)

@@ -227,7 +227,7 @@ class Fleet:
         self._surveys: dict[str, Survey] = {}
         self._due_jobs: dict[tuple[str, str], QueuedJob] = {}
         self._working: dict[str, tuple[Choice, asyncio.Future[JobResult | Skipped]]] = {}
-        # Of one call of run_once: what was started, and the tables whose jobs have ended.
+        # Of one call of run_once: the started jobs, and the tables whose jobs have ended.
         self._started: set[tuple[str, str]] = set()
         self._changed: set[str] = set()
         self._polls: TablePolls | None = None
@@ -467,7 +467,7 @@ class Fleet:
     def _finished_jobs(self, polls: TablePolls) -> Iterable[Outcome]:
         for name, (choice, future) in [(n, w) for n, w in self._working.items() if w[1].done()]:
             del self._working[name]
-            # The job may have changed what is due.
+            # The job may have made other jobs due.
             polls.restart(name)
             job, reason = choice.due_job.job, choice.due_job.due.reason or ""
             error = future.exception()

@@ -333,7 +333,7 @@ class _Traced:
             self._regions: dict[str, list[int]] = stored["regions"]
             self._base, self._next_base = stored["base"], stored["next_base"]
             return
-        # First: what is committed after the listing below leaves another one.
+        # First: a commit after the listing below leaves another one.
         self._trace = self._read_trace()
         version = open_base(location).version
         self._base = table_manifest_key(location, version)

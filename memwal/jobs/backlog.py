@@ -88,7 +88,7 @@ def read_status(
     # the backlog.
     found = read_regions(location, regions, without_log=True)
     base, manifests = found.base, found.manifests
-    # No job could do anything about what the status shows.
+    # No job could change the status.
     base.check_changeable()
     snapshot = read_usable_snapshot(location.store, base.details) or {}
     published = {(region_id, manifest.version) for region_id, manifest in snapshot.items()}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GIB: Final = 1 << 30
 _DAY: Final = 86_400.0
-# What databases and Arrow can count.
+# The largest integer of databases and Arrow.
 _MAX_INTEGER: Final = 2**63 - 1
 _METADATA: Final = "option"
 
@@ -56,7 +56,7 @@ class Option:
     """Limits and help text of one field."""
 
     kind: OptionKind
-    # What the value means, in words that fit a command line: a phrase without a full stop.
+    # Meaning of the value, in words that fit a command line: a phrase without a full stop.
     help: str
     low: float = 0  # least and greatest value of a number
     high: float | None = None

@@ -222,7 +222,7 @@ def _slots_by_hash(keys: pa.Array) -> _Slots:
 
 def _distances(low: np.int64, size: int, values: pa.Array) -> Positions:
     """Return the distance of integers from the lowest key; ``size`` for all beyond the range."""
-    # What is below the range is far above it as an unsigned number.
+    # A key below the range is far above it as an unsigned number.
     return np.minimum((signed(values) - low).view(np.uint64), np.uint64(size)).view(np.int64)
 
 

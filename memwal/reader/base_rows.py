@@ -230,7 +230,7 @@ def note_compared_rows(sources: ReadSources, rows: int) -> None:
     if key is None:
         return
     try:
-        # Counts of two threads may be lost: they say only what pays.
+        # Counts of two threads may be lost: they only choose the cheaper way.
         _rows_to_compare(sources, key)[0] -= rows
     except ObjectNotFoundError:
         # The read has what it needs of a generation that was collected since, and is the last one
@@ -268,7 +268,7 @@ class _Found:
 class _Search:
     """Generations whose keys are searched for in the same fragments of a version."""
 
-    found: list[tuple[GenerationSource, _Found]]  # what an earlier search found
+    found: list[tuple[GenerationSource, _Found]]  # result of an earlier search
     fragments: Sequence[lance.LanceFragment]  # that are searched; rows found in them do not count
     dropped: frozenset[int]  # fragments of the earlier search that are gone or searched again
     deleted: Addresses  # rows that were deleted since, ascending

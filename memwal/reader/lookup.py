@@ -287,7 +287,7 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
         return [_FoundKeys(None, at, _from_base(base, chosen.columns, chosen.encoded, names))]
 
     absent = np.flatnonzero(~undecided)
-    # First what takes longest.
+    # The longest part first.
     tasks = [functools.partial(look_up, absent)] if len(absent) else []
     tasks += [
         functools.partial(search.run, keys, names) for search in searches if search.candidates.any()

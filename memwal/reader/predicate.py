@@ -45,7 +45,7 @@ _MAX_FILTER: Final = 300
 _MAX_COLUMNS: Final = 1_500
 _MAX_TYPE: Final = 120
 
-# What Lance says when it computes a predicate, in errors that have no type of their own.
+# Lance's messages for predicates that fail, in errors that have no type of their own.
 _EVALUATION: Final = re.compile(
     "Error applying filter expression|Query Execution error: Execution error"
 )
@@ -137,7 +137,7 @@ class _Level:
         bounds = [self.start - 1, *self.commas, end]
         numbers = [filter[a + 1 : b].strip() for a, b in pairwise(bounds)]
         if self.kind == "padding":
-            # A value, the length, and what fills it up.
+            # A value, the length, and the padding.
             numbers = numbers[1:2]
         for number in numbers:
             if not number.isdecimal() or len(number) > _MAX_DIGITS:

@@ -199,7 +199,7 @@ def _open(remote: str, py_files: Sequence[Path]) -> SparkSession:
         [DefaultPolicy(max_retries=_MAX_RETRIES, max_backoff=_MAX_BACKOFF_MS)]
     )
     try:
-        # The first call is what starts or finds the session.
+        # The first call starts or finds the session.
         spark.conf.get("spark.app.id", None)
         _add_files(spark, py_files)
     except BaseException:
@@ -254,7 +254,7 @@ def run_connected(
                 columns = [pa.array([number], pa.int64()), pa.array([answer], pa.binary())]
                 yield pa.record_batch(columns, names=["id", "answer"])
 
-    # What Spark calls a function.
+    # Spark's name of a function.
     run_numbered.__name__ = description
     tag = f"{description.replace(',', ' ')} {uuid4().hex}"
     rows = spark.range(0, len(tasks), 1, slices).mapInArrow(run_numbered, _SCHEMA)

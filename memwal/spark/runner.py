@@ -315,7 +315,7 @@ def start_tracing() -> None:
         logger.warning("nothing is traced (%s); %s", error, how_to_install("metrics"))
         return
     except Exception as error:
-        # Of what the environment tells the SDK; it may hold secrets.
+        # Its message may quote the environment's settings of the SDK, which may hold secrets.
         kind = type(error).__name__
         logger.warning("nothing is traced, look at the variables OTEL_...: %s", kind)
         return

@@ -141,7 +141,7 @@ def _make_launcher(home: Path, script: str) -> None:
         try:
             ready.rename(home)
         except OSError:
-            # Another process was first: what it made has the same name because it is the same.
+            # Another process was first: its file has the same name because it is the same.
             if not (home / "bin" / "java").is_file():
                 raise
 

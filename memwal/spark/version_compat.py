@@ -45,7 +45,7 @@ FEATURES: Final = (DATA_SOURCES, STREAM_WRITES, ROWS_WITHOUT_COLUMNS, BATCH_LIMI
 
 _NAMED_TIME_ZONE: Final = _feature("time zone of an Arrow schema", "4.2", "it is always UTC")
 
-# What clients register to be called at the end of their process, in one version or another.
+# Functions that clients register for the end of their process, in one version or another.
 _EXIT_CALLS: Final = ("_on_exit", "_cleanup_ml_cache", "_cleanup_ml")
 
 

@@ -112,7 +112,7 @@ class CloudStore(ObjectStore):
             self._backend.put(path, iter(chunks))
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
-        # What a caller expects is mostly what it has just read.
+        # A caller mostly expects the object that it has just read.
         content, meta = self._seen.pop(key, (b"", None))
         if meta is not None and content == expected and self._replace_seen(key, data, meta):
             return

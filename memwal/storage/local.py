@@ -337,7 +337,7 @@ class LocalStore(ObjectStore):
                 f"there is no table at {self._root} any more: it was moved or deleted. If it is "
                 "back, or elsewhere, open it again with a new writer"
             ) from error
-        # What the copy knows of folders and file systems is shared.
+        # Knowledge of folders and file systems is shared with the copy.
         held = copy(self)
         held._hold = hold
         return held

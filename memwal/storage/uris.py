@@ -59,7 +59,7 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
     # A path with a drive, such as C:/tables, where the system knows drives.
     drive = os.path.splitdrive(text)[0]
     if match is None or drive:
-        # What stands behind such a colon may be a password, which the errors of a path would show.
+        # The text behind such a colon may be a password, which the errors of a path would show.
         first = "" if drive else text.partition("/")[0]
         if first.endswith(":") or ("://" in text and not text.startswith("/")):
             raise _refused(text, "the scheme is not known")

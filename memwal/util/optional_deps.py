@@ -56,7 +56,7 @@ def how_to_install(extra: str) -> str:
     missing = [
         package
         for package in packages
-        # What has extras itself may be there without them.
+        # A package that has extras itself may be there without them.
         if "[" in package or not any(Distribution.discover(name=re.split(r"[^\w.-]", package)[0]))
     ]
     # An environment that uv made has no pip.

@@ -100,7 +100,7 @@ class _TimerQueue:
             if self._stopped or at >= timer.at:
                 return
             if self._thread is None and interpreter_is_ending():
-                # No thread can be started any more; writers do at once what they would do later.
+                # No thread can be started any more; writers do later work at once.
                 return
             timer.at = at
             heapq.heappush(self._heap, (at, next(self._numbers), timer))

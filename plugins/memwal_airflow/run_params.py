@@ -47,7 +47,7 @@ def run_params() -> ParamsDict:
                 [],
                 type="array",
                 title="Jobs",
-                # The form offers the examples, and the schema refuses what is none of them.
+                # The form offers the examples, and the schema refuses other values.
                 items={"type": "string", "enum": list(JOBS)},
                 examples=list(JOBS),
                 values_display=_LABELS,

@@ -249,7 +249,7 @@ def gc(
     from memwal.jobs.gc.decision import summarise
 
     asked = GcOptions(dry_run=not delete, **changes, progress=True)
-    # A person who looks what would go is told why the rest stays.
+    # A person who asks for a dry run is told why the rest stays.
     options = replace(asked, explain=asked.explain or not (delete or as_json))
     result = collect_garbage(table.location, options)
     if as_json:

@@ -137,7 +137,7 @@ def _named_indexes(store: ObjectStore, manifests: Iterable[ObjectInfo]) -> set[U
             entries = read_index_section(store.get(info.key), name=info.key)
             return {entry.uuid for entry in entries} | _region_snapshot_ids(entries)
         except ObjectNotFoundError:
-            # Cleaned up meanwhile: what only it named is garbage from then on.
+            # Cleaned up since: files that only it named are garbage from then on.
             return set()
 
     return set().union(*map_parallel(read, manifests))

@@ -180,7 +180,7 @@ class Summary(JsonRecord):
     # The largest first.
     would_delete: tuple[DecisionGroup, ...]
     stays: tuple[DecisionGroup, ...]
-    # Some of what is deleted, then some of what is kept; every kind and reason is among them.
+    # Some deleted objects, then some kept ones; every kind and reason is among them.
     examples: tuple[Decision, ...]
 
 

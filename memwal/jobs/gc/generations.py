@@ -125,7 +125,7 @@ def _drop_generations(region: RegionState, removable: int) -> None:
     try:
         region.manifests.update(change)
     except ObjectNotFoundError:
-        # The region is gone, and with it what would be dropped.
+        # The region is gone, and with it the generations that would be dropped.
         return
 
 

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 _CONFLICT_WAIT_SECONDS = 0.05
 
-# Lance decodes on several processors itself; these threads overlap what lies between.
+# Lance decodes on several processors itself; these threads overlap the work in between.
 _PARALLEL_READS = 4
 
 
@@ -84,7 +84,7 @@ class MergeOutcome:
     metrics: Counter[str] = field(default_factory=Counter)  # by the names of METRICS
     skipped: tuple[SkippedRegion, ...] = ()
     quality: tuple[QualityReport, ...] = ()
-    # What a small merge left, since each attempt met other commits.
+    # Selections that a small merge left, since each attempt met other commits.
     contended: tuple[RegionSelection, ...] = ()
 
     def __add__(self, other: MergeOutcome) -> MergeOutcome:

@@ -89,7 +89,7 @@ _CONFLICT_WAIT_SECONDS = 0.05
 # several times as much. With fewer, the keys of the base table are read more than once.
 _KEY_SHARE = 8
 _MIN_KEY_BYTES = 16 << 20
-# What tasks may leave behind in a process, however small they are.
+# Memory that tasks may leave behind in a process, however small they are.
 _MIN_LEFT_BYTES = 32 << 20
 
 _memory = MemoryLimit()

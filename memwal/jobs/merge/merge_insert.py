@@ -125,7 +125,7 @@ def _can_rebase_onto(
                 try:
                     versions[number] = open_base(base.location, version=number)
                 except TableSetupError:
-                    # Cleaned up already: what it changed cannot be found out any more.
+                    # Cleaned up already: its changes cannot be found out any more.
                     return False
             before, after = versions[number - 1], versions[number]
             if not is_pending(after, selections):

@@ -40,7 +40,7 @@ from memwal.util.records import JsonObject, JsonRecord
 _CandidateKey = tuple[UUID, int]
 """Region and number of a candidate."""
 
-# Starting a smaller part on another worker takes longer than what it does.
+# Starting a smaller part on another worker takes longer than merging it.
 _MIN_PART_BYTES = 32 << 20
 # Rows from which a divided merge is the quicker one, if there are that many bytes.
 _WIDE_ROW_BYTES = 16 << 10

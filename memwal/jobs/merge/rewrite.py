@@ -60,8 +60,8 @@ class Rewritten:
     """Fragments and keys that a task wrote."""
 
     task: RewriteTask
-    skipped: Mapping[UUID, SkippedRegion]  # what could not be read, or only in part
-    regions: tuple[RegionSelection, ...] = ()  # what was read
+    skipped: Mapping[UUID, SkippedRegion]  # generations that could not be read, or only in part
+    regions: tuple[RegionSelection, ...] = ()  # rows that were read
     fragments: tuple[FragmentMetadata, ...] = ()
     keys: KeyFile | None = None
     rows_upserted: int = 0

@@ -114,7 +114,7 @@ def _unflushed_regions(
     def look(manifest: RegionManifest) -> bool | None:
         unflushed = find_unflushed(store, manifest)
         if unflushed is None:
-            # Without a log, nothing tells what is not flushed: let the claim find that.
+            # Without a log, nothing tells the unflushed rows: let the claim find that.
             lost = lost_log_error(store, manifest.region_id, manifest.last_logged, newest=0)
             return None if lost is None or manifest.status != RegionStatus.ACTIVE else True
         if min_age is None:

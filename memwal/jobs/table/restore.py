@@ -181,7 +181,7 @@ def _loss(base: BaseTable, target: BaseTable | None) -> _Loss:
 
 
 def _check_target(base: BaseTable, target: BaseTable) -> None:
-    # Lance restores what it knows of a version.
+    # Lance restores the fields of a version that it knows.
     target.check_changeable()
     if target.index is None:
         raise InvalidInputError(

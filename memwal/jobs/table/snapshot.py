@@ -99,7 +99,7 @@ def build_snapshot(
     manifests = [manifest for outcome in outcomes for manifest, _ in outcome]
     before = open_base(location)
     check_regions(before, marks, {manifest.region_id: manifest for manifest in manifests})
-    # Readers may rely on the snapshot alone: what it names must not be lost unnoticed.
+    # Readers may rely on the snapshot alone: regions that it names must not be lost unnoticed.
     progress = before.details.merged
     raise_marks(
         location.store, marks, {m.region_id: progress.get(m.region_id, 0) for m in manifests}

@@ -39,8 +39,8 @@ class Code:
     """One kind of finding."""
 
     severity: FindingSeverity
-    meaning: str  # what such a finding says
-    advice: str  # what the repair does; if no repair is safe, what to do
+    meaning: str  # meaning of such a finding
+    advice: str  # effect of the repair; if no repair is safe, the steps for a person
     repair: Repair | None = None  # the repair that is safe
 
 

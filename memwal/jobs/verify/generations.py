@@ -204,7 +204,7 @@ def check_generation(
     wrong = find_bad_data_files(store, check.folder, files)
     wrong += find_bad_external_files(check.base.location, manifest)
     if not wrong and rows:
-        # What cannot be read is found again with the rows.
+        # A file that cannot be read is found again with the rows.
         with suppress(Unreadable), damage_as_unreadable(store, check.folder):
             wrong = find_bad_blobs(store, dataset, folder=check.folder)
     if wrong:

@@ -157,7 +157,7 @@ def check_regions(
                 chosen = sampled[region_id]
                 yield from _check_generations(task, base, routers, history.newest, chosen)
         except CorruptDataError:
-            # What is behind a broken link cannot be checked; the link itself is a finding.
+            # Files behind a broken link cannot be checked; the link itself is a finding.
             if not _has_broken_link(task.location, region_id):
                 raise
             manifests.pop(region_id, None)
@@ -174,7 +174,7 @@ def _check_region(
         # Read now, after the manifests: a generation was merged before a manifest dropped it.
         latest = open_newest(location)
         if latest.base is None or latest.findings:
-            # What a torn version recorded is unknown.
+            # The record of a torn version is unknown.
             return {history.region_id: 1 << 64}
         return {**latest.base.details.merged, **find_lost_progress(latest.base)}
 

@@ -185,7 +185,7 @@ def with_carried_coverage(base: BaseTable, carried: Mapping[str, CarriedCatchUp]
                 **{
                     region: generation
                     for region, generation in before.generations.items()
-                    # What was merged may have been taken back.
+                    # A merge may have been taken back.
                     if recorded.get(region, 0) < generation <= base.details.merged.get(region, 0)
                 },
             }

@@ -31,7 +31,7 @@ class UnusableRows:
     position: int  # of the entry
     rows: pa.Table  # stored rows
     numbers: npt.NDArray[np.int64]  # row number of each within the entry, ascending
-    reasons: tuple[str, ...]  # what is wrong with each
+    reasons: tuple[str, ...]  # fault of each
 
     def __str__(self) -> str:
         examples = [

@@ -163,7 +163,7 @@ class ReplayedGeneration:
     # The rows, if those of all generations together fit the budget. If None, the caller has to
     # flush and publish this generation before it asks for the next one.
     batches: tuple[pa.RecordBatch, ...] | None
-    # What Lance is going to flush the rows into, if they have blobs.
+    # Generation that Lance is going to flush the rows into, if they have blobs.
     target: BlobTarget = field(default_factory=dict)
 
 

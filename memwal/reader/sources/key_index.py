@@ -147,7 +147,7 @@ def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Posit
 class PageHits:
     """Values of a B-tree that are among some keys."""
 
-    ids: npt.NDArray[np.uint64]  # what the B-tree has for them
+    ids: npt.NDArray[np.uint64]  # their rows in the B-tree
     positions: Positions  # of the key of each
     bytes_read: int  # size in memory of the pages that no cache had
 
@@ -238,7 +238,7 @@ def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
     """
     if ranges.pages is None or not 0 < ranges.all_bytes <= MAX_KEPT_BYTES:
         return False
-    # Counts of two threads may be lost: they say only what pays.
+    # Counts of two threads may be lost: they only choose the cheaper way.
     count = _asked_pages.get(uri, lambda: [0])
     count[0] += asked
     if count[0] * _WORTH_OF_PAGE < ranges.pages.num_rows:

@@ -439,7 +439,7 @@ def _rule_out_by_keys(
     try:
         columns = keys(base).select(list(base.primary_key)).combine_chunks()
     except (InvalidInputError, KeyError):
-        # The lookup tells what is wrong with them.
+        # The lookup names their fault.
         return []
     if not 0 < columns.num_rows <= _FEW_KEYS:
         return []

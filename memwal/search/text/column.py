@@ -77,7 +77,7 @@ class TextColumn:
         self.documents, self.tokens = np.sum(sizes, 0).tolist()
         # First number of each set when documents are numbered consecutively, and the end.
         self.starts = np.cumsum([0, *(len(docs.rows) for docs in self.document_sets)])
-        # With a key, what all sets have is cached together.
+        # With a key, the documents of all sets are cached together.
         self.group = PartitionGroup(grouped, cached=key is None)
 
 

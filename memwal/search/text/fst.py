@@ -209,7 +209,7 @@ class TokenMap:
         final, count, at = bool(state & 0x40), state & 0x3F, address
         if not count:
             at -= 1
-            # One is what a node of another kind has, so that it can stand for 256.
+            # A node of one input is of another kind, so that 1 can stand for 256.
             count = 256 if data[at] == 1 else data[at]
         at -= 1
         target_size, output_size = divmod(data[at], 16)

@@ -114,7 +114,7 @@ def _unlink(name: str, parent: int) -> None:
     except (FileNotFoundError, IsADirectoryError):
         return
     except PermissionError:
-        # What POSIX answers at a folder; Linux answers EISDIR.
+        # POSIX's answer at a folder; Linux answers EISDIR.
         if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
             raise
 

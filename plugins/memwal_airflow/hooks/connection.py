@@ -308,7 +308,7 @@ def temporary_options(
             "assume it, and its external id"
         ) from None
     except BotoCoreError as error:
-        # Its message may quote what was sent; its type says what went wrong.
+        # Its message may quote the request; its type is safe to show.
         raise StoreAccessError(
             f"no credentials could be obtained for {what}: {type(error).__name__}; check the "
             "profile, the keys and the network path to AWS's token service"

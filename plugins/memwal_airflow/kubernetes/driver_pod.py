@@ -161,7 +161,7 @@ class DriverPod(RunningJob):
             logger.warning("spark-submit ended with exit code %s; its %s runs.", code, self.name)
             return True
         else:
-            # Incomplete: spark-submit creates what else the driver needs after the pod.
+            # Incomplete: spark-submit creates the driver's other objects after the pod.
             self.pods.delete(pod)
             left = "its driver pod had not started, and was deleted"
         self._outcome = f"was not started: spark-submit ended with exit code {code}; {left}"

@@ -66,7 +66,7 @@ def on_task_instance_failed(previous_state: object, task_instance: Any, error: o
         known = error if isinstance(error, BaseException | str) else None
         reason = f"{failure_reason(known)} (task {task_instance.task_id} of {dag_id})"
         record_failure(table, subject[1], reason)
-    # One attempt: the task ``notify`` sends what this call does not.
+    # One attempt: the task ``notify`` sends the events that this call does not.
     sent = notify_events(tables=[table], attempts=1, timeout=_TIMEOUT_SECONDS)
     if sent:
         logger.info("%d events of %s were sent", sent, table)

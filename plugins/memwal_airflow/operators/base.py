@@ -273,7 +273,7 @@ class MemWalOperator(BaseOperator):
                 backlog = None
                 if isinstance(outcome, Skipped):
                     if outcome.reason_code.value == TaskSkipReason.NOT_DUE.value:
-                        # Another process did what failed here.
+                        # Another process did the job that failed here.
                         target.catalog.backoffs.clear_failure(target.name, self.job)
                 elif self.table is not None:
                     backlog = self._record_backlog(target)
@@ -289,7 +289,7 @@ class MemWalOperator(BaseOperator):
         for warning in outcome.warnings:
             self.log.warning("%s: %s", self.job, warning)
         self.log.info("%s", summary(outcome, phases=self._phases, backlog=backlog))
-        # Converted to what JSON holds: XComs and asset events return lists, never tuples.
+        # Converted to JSON's types: XComs and asset events return lists, never tuples.
         self._result = result = json.loads(json.dumps(outcome.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
         return self.handle_result(result, context)

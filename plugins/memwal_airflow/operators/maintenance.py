@@ -457,7 +457,7 @@ class MergeAndPlanOperator(MemWalMergeOperator):
         for job, task_id in self.later.items():
             due = result.due.get(job, NOT_DUE)
             self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
-            # A dry run tells of each job what it would do.
+            # A dry run tells the plan of each job.
             wanted = due.reason is not None or params.get("force") or params.get("dry_run")
             if wanted and includes(params, job):
                 followed.append(task_id)

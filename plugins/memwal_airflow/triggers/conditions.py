@@ -21,7 +21,7 @@ class ConditionResult:
 
     met: bool
     message: str
-    value: JsonObject  # What a sensor returns, in plain values.
+    value: JsonObject  # A sensor's return value, in plain values.
     reason: TaskSkipReason | None = None  # Why no merge is due; None for other conditions.
 
 

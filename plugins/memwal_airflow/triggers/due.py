@@ -19,7 +19,7 @@ from memwal_airflow.triggers.active_runs import active_runs
 if TYPE_CHECKING:
     from memwal_airflow.triggers.due_tables import DueTable
 
-# Every process that parses the DAGs imports this module: what polls is imported by the triggerer.
+# Every process that parses the DAGs imports this module; only the triggerer imports the polls.
 
 POLL_SECONDS = 1.0
 """Pause between two polls of all tables; each table has its own pause between looks at it."""
