@@ -301,7 +301,7 @@ class TablePolls:
         else:
             await asyncio.sleep(seconds)
 
-    def finished(self) -> list[Survey | Outcome]:
+    def finished_results(self) -> list[Survey | Outcome]:
         """Return the surveys and the failures of the polls that ended since the last call."""
         results, self._results = self._results, []
         return results

@@ -437,7 +437,7 @@ class Fleet:
         return outcomes if keep else []
 
     def _failed_polls(self, polls: TablePolls) -> Iterable[Outcome]:
-        for result in polls.finished():
+        for result in polls.finished_results():
             if isinstance(result, Outcome):
                 self._forget(result.table)
                 yield result

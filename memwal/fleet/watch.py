@@ -140,7 +140,7 @@ class TableWatch:
             if _depends_on_work(last.survey):
                 name = managed.name
                 last = _with_work(last, catalog.work_of([name])[name] if work is None else work)
-            reused = self._aged(last, now)
+            reused = self._aged_survey(last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
                 return PolledSurvey(survey=reused, is_fresh=False)
@@ -161,7 +161,7 @@ class TableWatch:
         if last is None:
             return False
         self._last = last
-        aged = self._aged(last, datetime.now(UTC))
+        aged = self._aged_survey(last, datetime.now(UTC))
         return not _depends_on_work(last.survey) and not _due_jobs(aged)
 
     def pause_seconds(self, policy: Policy) -> float:
@@ -243,7 +243,7 @@ class TableWatch:
     def _pause(self, since: float, least: float, most: float) -> float:
         return max(least, min((self._polled_at - since) / _PART, most))
 
-    def _aged(self, last: _Remembered, now: datetime) -> Survey:
+    def _aged_survey(self, last: _Remembered, now: datetime) -> Survey:
         """Return a survey as it would be read now of a table that did not change."""
         # The clock that is set back does not make ages stand still.
         seconds = max((now - last.at).total_seconds(), self._polled_at - last.read_at)

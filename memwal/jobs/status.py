@@ -287,16 +287,16 @@ class TableStatus(JsonRecord):
         regions = tuple(
             replace(
                 region,
-                oldest_backlog_seconds=_aged(region.oldest_backlog_seconds, seconds),
-                oldest_unflushed_seconds=_aged(region.oldest_unflushed_seconds, seconds),
+                oldest_backlog_seconds=_aged_seconds(region.oldest_backlog_seconds, seconds),
+                oldest_unflushed_seconds=_aged_seconds(region.oldest_unflushed_seconds, seconds),
             )
             for region in self.regions
         )
         return replace(
             self,
             regions=regions,
-            snapshot_age_seconds=_aged(self.snapshot_age_seconds, seconds),
-            oldest_version_seconds=_aged(self.oldest_version_seconds, seconds),
+            snapshot_age_seconds=_aged_seconds(self.snapshot_age_seconds, seconds),
+            oldest_version_seconds=_aged_seconds(self.oldest_version_seconds, seconds),
             consumers=tuple(
                 replace(consumer, idle_seconds=consumer.idle_seconds + seconds)
                 for consumer in self.consumers
@@ -410,7 +410,7 @@ class TableStatus(JsonRecord):
         )
 
 
-def _aged(age_seconds: float | None, seconds: float) -> float | None:
+def _aged_seconds(age_seconds: float | None, seconds: float) -> float | None:
     return None if age_seconds is None else age_seconds + seconds
 
 

@@ -217,7 +217,7 @@ def _quarantine_rows(
     # An expectation that was met within its `mostly` stays met for the few older rows.
     alone = [
         f.expectation
-        for f in _evaluated(results, ExpectationKind.ROW)
+        for f in _evaluated_results(results, ExpectationKind.ROW)
         if not (f.success and f.expectation.mostly < 1)
     ]
     for result in _evaluate_rows(region, alone, older):
@@ -225,7 +225,7 @@ def _quarantine_rows(
             failed = _failed_mask(result, np.flatnonzero(older), count)
             failures.append((result.expectation, failed))
             bad |= failed
-    among = [f.expectation for f in _evaluated(results, ExpectationKind.UNIQUE)]
+    among = [f.expectation for f in _evaluated_results(results, ExpectationKind.UNIQUE)]
     while True:
         last = np.full(len(affected), -1, np.int64)
         able = np.flatnonzero(rivals & ~bad)
@@ -257,7 +257,7 @@ def _quarantine_rows(
     )
 
 
-def _evaluated(
+def _evaluated_results(
     results: Sequence[ExpectationResult], kind: ExpectationKind
 ) -> list[ExpectationResult]:
     """Return the results about critical expectations of a kind that could be evaluated."""

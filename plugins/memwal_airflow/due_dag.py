@@ -21,7 +21,7 @@ from memwal.util.records import JsonMapping
 from memwal_airflow import DAG_OPTIONS
 from memwal_airflow.assets import due_asset, watched_asset
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
-from memwal_airflow.triggers.active_runs import active_runs
+from memwal_airflow.triggers.due import active_runs
 
 DUE_DAG_ID = "memwal_due"
 

@@ -42,7 +42,7 @@ from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.provider.settings import DUE_WATCHERS, FLEET_SCHEDULE, VERIFY_TABLES_PER_DAY
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
-from memwal_airflow.triggers.active_runs import active_runs
+from memwal_airflow.triggers.due import active_runs
 from memwal_airflow.version_compat import AirflowException
 
 FLEET_DAG_ID = "memwal_fleet"

@@ -41,7 +41,7 @@ class Loop:
             self.polls.restart(name)
         await self.polls.turn()
         await asyncio.sleep(0.01)
-        self.results += self.polls.finished()
+        self.results += self.polls.finished_results()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(120):
@@ -287,7 +287,7 @@ async def _live(polls: TablePolls, clock: SimpleNamespace, seconds: int) -> list
         await polls.turn()
         while polls.running:
             await asyncio.sleep(0.001)
-        results = polls.finished()
+        results = polls.finished_results()
         found += results
         surveys = [result for result in results if isinstance(result, Survey)]
         await polls.work.read([s.table.name for s in surveys if s.due["merge"].reason is not None])

@@ -22,7 +22,7 @@ from memwal.feed.consumer_state import ConsumerState, Phase, read_states, swap_s
 from memwal.feed.holds import held_bytes
 from memwal.jobs.gc.collector import Extent, GcContext, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.pins import Why
+from memwal.jobs.gc.pins import KeepReason
 from memwal.region.manifest_store import read_manifests
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def collect_consumers(context: GcContext) -> Iterator[Decision]:
             bytes_, modified = placed[tag]
             until = modified + context.options.orphan_grace
             if state is None and until > now:
-                why: Why = Reason.TOO_YOUNG, f"consumer {name} may be under way", until
+                why: KeepReason = Reason.TOO_YOUNG, f"consumer {name} may be under way", until
             elif state is not None and state.needs(tag):
                 until = state.at + context.options.consumer_age
                 why = Reason.CONSUMER, f"consumer {name} needs version {tag.version}", until
@@ -84,7 +84,7 @@ def _expire_if_due(
     oldest = min((tag.version for tag in tags if state.needs(tag)), default=newest.version)
     if oldest >= newest.version:
         return state
-    reason = _exceeded(context, newest, state, oldest)
+    reason = _exceeded_limit(context, newest, state, oldest)
     if reason is None:
         return state
     after = _store_expired(context, state, tags, reason)
@@ -109,7 +109,7 @@ def _store_expired(
         return state
 
 
-def _exceeded(
+def _exceeded_limit(
     context: GcContext, newest: BaseTable, state: ConsumerState, oldest: int
 ) -> str | None:
     options = context.options

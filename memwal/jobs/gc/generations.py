@@ -38,7 +38,7 @@ from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.gc.collector import Extent, RegionState, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.pins import Pin, Why
+from memwal.jobs.gc.pins import KeepReason, Pin
 from memwal.lsm.wal.log import read_head
 from memwal.storage.object_store import ObjectStore
 
@@ -62,7 +62,7 @@ def collect_generations(region: RegionState) -> Iterator[Decision]:
             "merged, indexed, and no version that is kept needs it: it is dropped from the "
             "manifest, and its folder is deleted a grace period later"
         )
-        why: Why = (Reason.UNNEEDED, message, None) if pin is None else pin.why
+        why: KeepReason = (Reason.UNNEEDED, message, None) if pin is None else pin.keep_reason
         decisions.append(
             decide(region.region_id, GarbageKind.GENERATION, flushed.path, extent, why)
         )
@@ -155,9 +155,13 @@ def collect_dropped_folders(region: RegionState) -> Iterator[Decision]:
             or any(flushed.path == folder.name for flushed in then.flushed)
         ):
             until = history.written(history.latest.version) + context.options.grace
-            why: Why = Reason.GRACE, "a reader may still hold a manifest that names it", until
+            why: KeepReason = (
+                Reason.GRACE,
+                "a reader may still hold a manifest that names it",
+                until,
+            )
         elif pin is not None:
-            why = pin.why
+            why = pin.keep_reason
         else:
             why = Reason.UNNEEDED, "no manifest has named it for a grace period", None
         extent = context.measure(folder.key)
@@ -208,7 +212,7 @@ def collect_orphans(region: RegionState) -> Iterator[Decision]:
         extent = context.measure(folder.key)
         if extent.youngest is None:
             # It may be the very beginning of a flush; it costs nothing to keep.
-            why: Why = Reason.TOO_YOUNG, "empty: a flush may have just begun", None
+            why: KeepReason = Reason.TOO_YOUNG, "empty: a flush may have just begun", None
         elif extent.youngest + age > context.now:
             message = "no manifest names it, and a flush may still be writing it"
             why = Reason.TOO_YOUNG, message, extent.youngest + age

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 Refs = tuple[tuple[str, int, datetime], ...]
 """Key, size and time of each object that is a tag or a branch."""
 
-Why = tuple[Reason, str, datetime | None]
+KeepReason = tuple[Reason, str, datetime | None]
 """Reason of a decision, its message, and the time until which an object is kept, if it is known."""
 
 
@@ -98,7 +98,7 @@ class Pin:
     until: datetime | None = None  # when the pin ends by itself
 
     @property
-    def why(self) -> Why:
+    def keep_reason(self) -> KeepReason:
         """The reason for keeping the pinned generations."""
         return self.reason, self.message, self.until
 

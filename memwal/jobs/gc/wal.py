@@ -18,7 +18,7 @@ from memwal.format.paths import APPLIED_DIR, manifest_dir, parse_wal_name, wal_d
 from memwal.format.region_manifest import INCARNATION_NUMBERS
 from memwal.jobs.gc.collector import Extent, RegionState, decide
 from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.pins import Why
+from memwal.jobs.gc.pins import KeepReason
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.lsm.wal.log import lost_log_error
 from memwal.storage.object_store import ObjectStore
@@ -72,7 +72,9 @@ def _delete_entries(region: RegionState, positions: LogPositions) -> None:
     region.store.delete_many(wal_key(region.region_id, position) for position in positions.tolist())
 
 
-def _decide_log(entries: npt.NDArray[np.void], region: RegionState) -> Iterator[tuple[Mask, Why]]:
+def _decide_log(
+    entries: npt.NDArray[np.void], region: RegionState
+) -> Iterator[tuple[Mask, KeepReason]]:
     """Yield the entries of up to five ranges, each with the reason for deleting or keeping it."""
     context, history, grace = region.context, region.history, region.context.options.grace
     bound = history.settled.replay_after if history.settled is not None else 0
@@ -112,7 +114,11 @@ def collect_manifests(region: RegionState) -> Iterator[Decision]:
     stored = sorted(history.objects)
     old = [version for version in stored if version < first_needed]
     needed = [version for version in stored if version >= first_needed]
-    garbage: Why = Reason.UNNEEDED, "no process reads them, and a newer one bounds the log", None
+    garbage: KeepReason = (
+        Reason.UNNEEDED,
+        "no process reads them, and a newer one bounds the log",
+        None,
+    )
     message = "the newest version, and those that tell from where on the log is needed"
     for versions, why in ((old, garbage), (needed, (Reason.MANIFEST_NEEDED, message, None))):
         if versions:

@@ -231,11 +231,11 @@ class _DividedMerge:
                 self._write_rows(latest, run)
             except (ObjectNotFoundError, TableSetupError):
                 # Whoever merged the same generations deleted the keys of this run.
-                self._latest(run)
+                self._latest_base(run)
                 if is_version_stored(self.location, latest.version):
                     raise
                 # This process was paused, and the version was cleaned up.
-                latest = self._latest(run)
+                latest = self._latest_base(run)
                 continue
             if self.options.guard is not None:
                 self.options.guard()
@@ -246,7 +246,7 @@ class _DividedMerge:
                 if attempt > 1:
                     # The first time only what came in between is matched, which is soon done.
                     time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
-                latest = self._latest(run)
+                latest = self._latest_base(run)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
         raise_marks(
@@ -270,7 +270,7 @@ class _DividedMerge:
             quality=self._reports(run.selections),
         )
 
-    def _latest(self, run: _Attempt) -> BaseTable:
+    def _latest_base(self, run: _Attempt) -> BaseTable:
         """Return the latest version, if the rewritten parts may still be committed."""
         latest = open_base(self.location)
         if still_pending(run.selections, latest.details.merged) != run.selections:

@@ -140,7 +140,7 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     marks = raise_marks(location.store, found.marks, progress)
     held = held_regions(base, manifests, options)
     picker = MergePicker(options, held, _only_method(base))
-    excluded = picker.excluded(manifests)
+    excluded = picker.excluded_regions(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     candidates = read_candidates(base, included, marks=marks)
     return picker.pick(candidates, seed=random.random())  # noqa: S311

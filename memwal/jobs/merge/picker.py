@@ -241,7 +241,7 @@ class MergePicker:
     held: tuple[SkippedRegion, ...] = ()
     method: MergeMethod | None = None
 
-    def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
+    def excluded_regions(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
         """Return the regions of ``region_ids`` without a selectable generation, and why."""
         included = None if self.options.regions is None else frozenset(self.options.regions)
         skipped = frozenset(self.options.skip_regions)
@@ -263,7 +263,7 @@ class MergePicker:
         regions when ``run_bytes`` bounds the run. Use a new one for each run: with a fixed order
         and a budget smaller than one round, the last regions would starve.
         """
-        excluded = self.excluded(region.region_id for region in candidates)
+        excluded = self.excluded_regions(region.region_id for region in candidates)
         selections = [
             region
             for region in candidates

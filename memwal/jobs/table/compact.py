@@ -90,7 +90,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     budget = options.commit_bytes
     warnings: tuple[str, ...] = ()
     limits = options.fragment_limits()
-    base = _open(location, options)
+    base = _open_base(location, options)
     base.check_changeable()
     check_not_held(base)
     sizes = fragment_sizes(base)
@@ -131,10 +131,10 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
             if lost_writes == MAX_LOST_WRITES:
                 raise
             logger.warning("%s; trying again", error)
-            base = _open(location, options)
+            base = _open_base(location, options)
             sizes = fragment_sizes(base)
             continue
-        base = _open(location, options)
+        base = _open_base(location, options)
         sizes = fragment_sizes(base)
         if not committed:
             failures += 1
@@ -170,7 +170,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     )
 
 
-def _open(location: TableLocation, options: CompactOptions) -> BaseTable:
+def _open_base(location: TableLocation, options: CompactOptions) -> BaseTable:
     """Return the latest version, in which the MemWAL index covers no fragment.
 
     It has no rows to cover. In a table with stable row ids, Lance's ``merge_insert`` may add the

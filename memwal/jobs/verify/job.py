@@ -183,7 +183,7 @@ def _check_region(
     manifest = history.newest
     if manifest is None:
         return
-    collected = 0 if history.settled is None else history.settled.replay_after
+    collected = 0 if history.settled_manifest is None else history.settled_manifest.replay_after
     rows = not task.options.quick
     row_schema = None if base is None else RowSchema.of(base)
     yield from check_log(

@@ -39,7 +39,7 @@ class StoredManifests:
         return self.manifests[-1] if self.manifests else None
 
     @property
-    def settled(self) -> RegionManifest | None:
+    def settled_manifest(self) -> RegionManifest | None:
         """Newest version whose flushed generations are all dropped; the GC deletes older ones."""
         oldest = None if self.newest is None else self.newest.oldest_kept
         older = (m for m in reversed(self.manifests) if oldest and m.current_generation <= oldest)
@@ -80,7 +80,7 @@ def _check_gaps(
     one late, before the others, or the machine crashed, and some of what the collector had deleted
     is back. Readers that follow the hint must only not find such a version.
     """
-    region_id, settled = history.region_id, history.settled
+    region_id, settled = history.region_id, history.settled_manifest
     for before, after in pairwise(versions):
         if after == before + 1 or not _is_gap(store, region_id, before, after):
             continue

@@ -334,7 +334,7 @@ class MemWalOperator(BaseOperator):
         if job is not None:
             job.end()
 
-    def leased(self, target: Target) -> tuple[str, ...]:
+    def leased_resources(self, target: Target) -> tuple[str, ...]:
         """Return the resources leased while the job runs, its own first; none without a catalog."""
         from memwal.catalog.leases import job_resource
 
@@ -439,7 +439,7 @@ class MemWalOperator(BaseOperator):
                 table_uri=target.managed.uri,
                 storage_options_ref=target.storage_options_ref,
                 # A dry run has no lease.
-                leases=() if self.is_dry_run(context) else self.leased(target),
+                leases=() if self.is_dry_run(context) else self.leased_resources(target),
                 check_lease=check_lease,
             )
         with new_job_folder(self.job) as folder:

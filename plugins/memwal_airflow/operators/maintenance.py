@@ -69,12 +69,12 @@ class TableCheckpointOperator(MemWalOperator):
         super().__init__(**kwargs)
         self.deadline = deadline
 
-    def leased(self, target: Target) -> tuple[str, ...]:
+    def leased_resources(self, target: Target) -> tuple[str, ...]:
         """Return its own resource, and those of the jobs whose work it does."""
         from memwal.catalog.leases import job_resource
 
         others = (job_resource(target.name, job) for job in self.instead_of)
-        return (*super().leased(target), *others) if self.table is not None else ()
+        return (*super().leased_resources(target), *others) if self.table is not None else ()
 
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
@@ -143,7 +143,7 @@ class MemWalJobOperator(MemWalOperator):
         """Return the index of the job; None for all."""
         return None
 
-    def leased(self, target: Target) -> tuple[str, ...]:
+    def leased_resources(self, target: Target) -> tuple[str, ...]:
         """Return the job's resource, and that of a checkpoint if it does the same work."""
         from memwal.catalog.leases import job_resource
 

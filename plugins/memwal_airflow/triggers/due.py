@@ -7,14 +7,14 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from memwal.util.records import JsonObject
-from memwal_airflow.triggers.active_runs import active_runs
+from memwal_airflow import DAG_PREFIX
 
 if TYPE_CHECKING:
     from memwal_airflow.triggers.due_tables import DueTable
@@ -100,16 +100,33 @@ class TablesDueTrigger(BaseEventTrigger):
         try:
             while True:
                 due = await tables.poll()
-                wanted = announcer.wanted(due)
+                wanted = announcer.wanted_tables(due)
                 before = () if self.drained else announcer.announced_before(wanted)
                 active = await _active_runs(before)
                 event = announcer.announce(due, wanted, active=active)
-                await tables.record_unstarted(announcer.unstarted())
+                await tables.record_unstarted(announcer.unstarted_tables())
                 if event:
                     yield TriggerEvent({"tables": event})  # type: ignore[no-untyped-call]
                 await tables.wait(POLL_SECONDS)
         finally:
             tables.close()
+
+
+def active_runs(tables: Iterable[str]) -> set[str]:
+    """Return those of ``tables`` of which a run of their DAG is queued or running.
+
+    A request for each table, for a task or a thread of a trigger. Of a table whose asset was
+    updated, and whose run the scheduler has not created yet, Airflow tells none.
+    """
+    # The process that runs tasks or triggers has imported it; those that parse DAGs need not.
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = ["queued", "running"]
+    return {
+        table
+        for table in tables
+        if RuntimeTaskInstance.get_dr_count(f"{DAG_PREFIX}{table}", states=states)
+    }
 
 
 async def _active_runs(tables: Collection[str]) -> set[str]:
@@ -141,7 +158,7 @@ class Announcer:
         # Since when a table waits for a run, and the runs of it that had succeeded then.
         self._waiting: dict[str, tuple[float, Mapping[str, int]]] = {}
 
-    def wanted(self, due: Mapping[str, DueTable]) -> list[str]:
+    def wanted_tables(self, due: Mapping[str, DueTable]) -> list[str]:
         """Return the due tables to announce now, unless a run of them is active."""
         self._waiting = {
             name: (since, succeeded)
@@ -180,7 +197,7 @@ class Announcer:
                 del self._tables[name]
         return event
 
-    def unstarted(self) -> set[str]:
+    def unstarted_tables(self) -> set[str]:
         """Return the tables that are due still, and that no run serves in spite of the events."""
         before = self._clock() - UNSTARTED_SECONDS
         return {name for name, (since, _) in self._waiting.items() if since <= before}

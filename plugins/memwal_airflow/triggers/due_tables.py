@@ -106,7 +106,7 @@ class DueTables:
             )
             await polls.turn()
             due: list[tuple[Survey, dict[str, str]]] = []
-            for result in polls.finished():
+            for result in polls.finished_results():
                 if isinstance(result, Outcome):
                     self._due[result.table] = None
                 elif jobs := due_reasons(polls.failures, result, now=datetime.now(UTC)):

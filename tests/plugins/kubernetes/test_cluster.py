@@ -534,7 +534,7 @@ def test_another_airflow_has_other_names(
 def test_what_nobody_else_can_have_the_lease_of(catalog: Catalog) -> None:
     def leased(operator: Any) -> tuple[str, ...]:
         with open_target(operator.table, operator.table_uri, None, None) as target:
-            found: tuple[str, ...] = operator.leased(target)
+            found: tuple[str, ...] = operator.leased_resources(target)
         return tuple(name.removeprefix("table/t/") for name in found)
 
     index = MemWalIndexOperator(task_id="i", table="t")

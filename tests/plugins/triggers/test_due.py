@@ -65,7 +65,7 @@ def event_of(
     announcer: Announcer, tables: Mapping[str, DueTable], *, active: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return the tables of the event that follows now."""
-    return announcer.announce(tables, announcer.wanted(tables), active=active)
+    return announcer.announce(tables, announcer.wanted_tables(tables), active=active)
 
 
 # -- when to announce
@@ -217,10 +217,10 @@ def test_an_event_that_was_lost_is_sent_again(clock: Clock) -> None:
 def test_tables_with_an_active_run_are_left_out_until_it_ends(clock: Clock) -> None:
     announcer = Announcer(clock=clock)
     both = {"flights": due("merge"), "ships": due("merge")}
-    assert announcer.announced_before(announcer.wanted(both)) == []
+    assert announcer.announced_before(announcer.wanted_tables(both)) == []
     assert set(event_of(announcer, both)) == {"flights", "ships"}
     clock.seconds += FIRST_REPEAT_SECONDS
-    assert announcer.announced_before(announcer.wanted(both)) == ["flights", "ships"]
+    assert announcer.announced_before(announcer.wanted_tables(both)) == ["flights", "ships"]
     assert set(event_of(announcer, both, active={"ships"})) == {"flights"}
     clock.seconds += EVENT_SECONDS
     assert set(event_of(announcer, both)) == {"ships"}
@@ -254,7 +254,7 @@ def test_a_table_that_is_announced_in_vain_is_unstarted(clock: Clock) -> None:
         for _ in range(int(seconds)):
             event_of(announcer, due_tables)
             clock.seconds += 1
-        return announcer.unstarted()
+        return announcer.unstarted_tables()
 
     both = {"flights": due("merge"), "ships": due("merge")}
     assert follow(both, seconds=UNSTARTED_SECONDS - 1) == set()
