@@ -299,7 +299,7 @@ class Week:
                 if due is not None:
                     found[name] = due
             self._note_waits(found)
-            wanted = announcer.wanted(found)
+            wanted = announcer.wanted_tables(found)
             active = self._told(announcer.announced_before(wanted))
             event = announcer.announce(found, wanted, active=active)
             if event and not self._happens(0.05):
