@@ -27,7 +27,7 @@ async def statements_per_second(
 
     async def turn() -> int:
         found = await tables.poll()
-        announcer.announce(found, announcer.wanted(found), active=())
+        announcer.announce(found, announcer.wanted_tables(found), active=())
         await tables.record_unstarted(announcer.unstarted())
         await tables.wait(POLL_SECONDS)
         return len(found)
