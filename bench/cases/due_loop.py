@@ -28,7 +28,7 @@ async def statements_per_second(
     async def turn() -> int:
         found = await tables.poll()
         announcer.announce(found, announcer.wanted_tables(found), active=())
-        await tables.record_unstarted(announcer.unstarted())
+        await tables.record_unstarted(announcer.unstarted_tables())
         await tables.wait(POLL_SECONDS)
         return len(found)
 
