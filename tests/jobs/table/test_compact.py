@@ -260,14 +260,6 @@ class TestBeforeTheCatchUp:
         assert ten.verify(deep=True).clean
 
 
-def test_small_commits_do_it_piece_by_piece(ten: memwal.Table) -> None:
-    expected = dict(TEN)
-    result = compact(ten.location, CompactOptions(target_rows=20, commit_bytes=1))
-    assert result.commits > 1
-    assert len(ten.base().dataset.get_fragments()) < 10
-    assert base_state(ten) == expected
-
-
 def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     faults: FaultyStores, ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

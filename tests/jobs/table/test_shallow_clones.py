@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from memwal.base_table.snapshot import open_base
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, TableSetupError
 from memwal.fleet import open_managed
 from memwal.format._proto import lance_manifest_pb2
-from memwal.format.paths import generation_dir, manifest_key
+from memwal.format.paths import generation_dir
 from memwal.jobs.policy import Policy
 from memwal.storage.location import TableLocation, allow_external
 
@@ -239,20 +238,6 @@ def test_names_that_lead_out_of_the_table_are_refused(
     if change is not NAMES["an overlay"]:
         with pytest.raises(CorruptDataError):
             open_base(table.location)
-
-
-def test_a_region_names_no_folder_outside(table: memwal.Table) -> None:
-    table.upsert(rows({1: 1}))
-    found = manifest(table)
-    outside = replace(found.flushed[0], path="../../other/0123abcd_gen_1")
-    found = replace(found, version=found.version + 1, flushed=(outside,))
-    (folder(table) / manifest_key(REGION, found.version)).write_bytes(found.encode())
-
-    for call in (lambda: table.scan().to_table(), table.status):
-        with pytest.raises(CorruptDataError):
-            call()
-    assert table.merge().warnings
-    assert table.base().details.merged == {}
 
 
 def test_the_policy_of_a_managed_table_allows(clone: Path, source: Path, catalog: Any) -> None:

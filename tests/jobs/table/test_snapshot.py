@@ -13,16 +13,7 @@ import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
 from support.data.merging import elsewhere
-from support.data.tables import (
-    REGION,
-    SCHEMA,
-    MakeTable,
-    keys,
-    later,
-    numbered,
-    rows,
-    state,
-)
+from support.data.tables import REGION, SCHEMA, MakeTable, keys, later, numbered, rows, state
 from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores
 
 import memwal
