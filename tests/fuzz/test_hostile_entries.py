@@ -15,14 +15,7 @@ import pytest
 from fuzz.arrow_changes import parse, serialize
 from fuzz.samples import foreign_entry
 from support.data.entries import encode_entry
-from support.data.tables import (
-    REGION,
-    folder,
-    listing,
-    manifest,
-    rows,
-    state,
-)
+from support.data.tables import REGION, folder, listing, manifest, rows, state
 
 import memwal
 from memwal.errors import CorruptDataError

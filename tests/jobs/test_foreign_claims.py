@@ -10,15 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from support.data.tables import (
-    MakeTable,
-    generations,
-    later,
-    manifest,
-    manifests,
-    rows,
-    state,
-)
+from support.data.tables import MakeTable, generations, later, manifest, manifests, rows, state
 from support.faults.collecting import DAY, HOUR, collect
 from support.oracles import native
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores

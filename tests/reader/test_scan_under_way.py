@@ -14,16 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 from support.data.sampled import every
-from support.data.tables import (
-    SCHEMA,
-    MakeTable,
-    base_state,
-    folder,
-    keys,
-    numbered,
-    rows,
-    state,
-)
+from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, numbered, rows, state
 from support.oracles.read_sources import collect_sources
 
 import memwal

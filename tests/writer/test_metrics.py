@@ -20,14 +20,7 @@ from memwal.errors import StoreFullError
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
 from memwal.writer import table_writer
-from memwal.writer.metrics import (
-    COUNTERS,
-    GAUGES,
-    HISTOGRAMS,
-    REGION_ID,
-    TABLE_URI,
-    WriterMetrics,
-)
+from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS, REGION_ID, TABLE_URI, WriterMetrics
 from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
 
 LAKE = TableLocation("/lake/flights")

@@ -18,15 +18,7 @@ from support.data.copied import lasting_folder
 from support.data.sampled import drawn
 from support.data.tables import Rows, folder, later, state
 from support.faults.collecting import DAY
-from support.faults.fault_schedule import (
-    FAULTS,
-    Actors,
-    Fault,
-    Job,
-    KnownSteps,
-    Step,
-    chosen,
-)
+from support.faults.fault_schedule import FAULTS, Actors, Fault, Job, KnownSteps, Step, chosen
 from support.faults.others import indexer, merger, our_writer
 from support.faults.prepared import prepared
 from support.oracles.auditor import Auditor

@@ -12,15 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.copied import copy_of
-from support.data.indexed import (
-    DIMENSION,
-    SCHEMA,
-    VECTOR,
-    create_index,
-    indexed_copy,
-    models,
-    rows,
-)
+from support.data.indexed import DIMENSION, SCHEMA, VECTOR, create_index, indexed_copy, models, rows
 from support.data.some_kinds import some
 from support.data.tables import REGION
 from support.faults.deaths import die_at_commit

@@ -10,13 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
-from support.data.dictionaries import (
-    DICTIONARIES,
-    categories,
-    dictionary_table,
-    values,
-    wanted,
-)
+from support.data.dictionaries import DICTIONARIES, categories, dictionary_table, values, wanted
 from support.data.tables import (
     REGION,
     MakeTable,

@@ -24,11 +24,7 @@ from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
-from memwal.errors import (
-    CorruptDataError,
-    MemWalError,
-    StoreUnavailableError,
-)
+from memwal.errors import CorruptDataError, MemWalError, StoreUnavailableError
 from memwal.format.paths import generation_dir, manifest_key
 from memwal.reader.sources import generation as generations_module
 from memwal.reader.sources import narrow_columns

@@ -12,12 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 
 import memwal
-from memwal.format.paths import (
-    parse_wal_name,
-    region_dir,
-    wal_dir,
-    wal_key,
-)
+from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.jobs.gc import CollectionResult

@@ -8,16 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from support.data.tables import (
-    REGION,
-    MakeTable,
-    folder,
-    generations,
-    keys,
-    log,
-    rows,
-    state,
-)
+from support.data.tables import REGION, MakeTable, folder, generations, keys, log, rows, state
 from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.stores.faulty_store import WAL, FaultyStores, Killed
