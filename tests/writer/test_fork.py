@@ -37,18 +37,6 @@ def run(code: str, *args: str) -> list[str]:
 
 
 class TestGuard:
-    def test_tells_a_child_what_to_do(self) -> None:
-        said, status = run(
-            """
-            from memwal.util.concurrency import ForkGuard
-            guard = ForkGuard("the writer of /lake/flights")
-            run_child(guard.check)
-            """
-        )
-        assert said.startswith("WriterClosedError: ")
-        assert "/lake/flights" in said
-        assert status == "status 0"
-
     def test_knows_every_descendant(self) -> None:
         """A grandchild may well have the process id of an ancestor that has ended."""
         lines = run(

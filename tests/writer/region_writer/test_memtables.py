@@ -17,21 +17,6 @@ def batch(*pairs: tuple[int, int]) -> pa.RecordBatch:
     return stored
 
 
-def test_counts_what_it_takes() -> None:
-    now = [5.0]
-    table = MemTable(ROW_SCHEMA, 3, first_row=10, clock=lambda: now[0])
-    assert (table.rows, table.batches, table.last_position) == (0, 0, 0)
-    assert table.born_at == float("inf")
-
-    table.add([batch((1, 1)), batch((2, 2), (1, 3))], position=7)
-    now[0] = 9.0
-    table.add([batch((4, 4))], position=8, log_batches=3)
-
-    assert (table.generation, table.rows, table.last_position) == (3, 4, 8)
-    assert (table.batches, table.end_row, table.born_at) == (5, 14, 5.0)
-    assert table.bytes >= 4 * 16
-
-
 def test_contents_stay_as_they_were_when_more_is_written() -> None:
     table = MemTable(ROW_SCHEMA, 1)
     table.add([batch((1, 1))], position=1)

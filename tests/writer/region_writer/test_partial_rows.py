@@ -86,12 +86,6 @@ def test_every_stored_row_is_whole(table: memwal.Table) -> None:
     assert batch.to_pylist() == [{"id": 1, "a": 1, "b": "uno", "c": [1.0], TOMBSTONE: False}]
 
 
-def test_of_rows_with_one_key_the_last_counts(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(some(id=[1, 1, 1], b=["x", "y", "z"]), partial=True)
-        assert content(writer) == {1: (None, "z", None)}
-
-
 def test_all_columns_may_be_given_and_only_the_key(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(whole((1, 1, "one", [1.0])), partial=True)

@@ -48,17 +48,6 @@ def counters() -> WriterCounters:
     return WriterCounters(TableLocation("/lake/flights"))
 
 
-class TestCounters:
-    def test_add_up(self, counters: WriterCounters) -> None:
-        region = counters.region(FIRST)
-        assert region.totals() == Totals()
-        busy(region)
-        assert region.totals() == BUSY
-        assert (region.buffered_writes, region.buffered_bytes) == (2, 200)
-        busy(region)
-        assert region.totals() == BUSY + BUSY
-
-
 class TestStats:
     def test_of_a_writer_cover_what_it_released(self, counters: WriterCounters) -> None:
         busy(counters.region(FIRST))
