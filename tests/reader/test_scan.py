@@ -118,13 +118,6 @@ class TestFilter:
 
 
 class TestLimit:
-    @pytest.mark.parametrize("limit", [0, 1, 3, 5, 6, 1000])
-    def test_bounds_the_rows(self, reads: Reads, limit: int) -> None:
-        found = reads.scan(limit=limit).to_table()
-        assert found.num_rows == min(limit, 5)
-        assert state(found).items() <= EXPECTED.items()
-        assert reads.scan(limit=limit).count_rows() == min(limit, 5)
-
     @pytest.mark.parametrize("limit", [0, 1, 2, 3])
     def test_counts_after_the_filter(self, reads: Reads, limit: int) -> None:
         found = reads.scan(filter="n >= 30", limit=limit).to_table()
