@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -88,9 +88,6 @@ def test_of_many_writers_none_takes_a_table_back(url: str, tmp_path: Path) -> No
             catalog.register(f"t{number}-{index}", uri="/data/t.lance")
         catalog.close()
 
-    threads = [threading.Thread(target=register, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(register, range(6)))
     assert len(read_snapshot(path)) == 30

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +22,6 @@ from memwal.catalog.models import ExternalObjectRow
 from memwal.errors import (
     CorruptDataError,
     InvalidInputError,
-    MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
     PartialWriteError,
@@ -269,13 +267,10 @@ def test_a_creator_that_slept_through_a_collection_starts_over(
     store: ExternalManifestStore, other: ExternalManifestStore, inner: CarelessStore
 ) -> None:
     asleep = inner.pause("put", f"{STAGING}/*", after=True)
-    sleeper = threading.Thread(target=store.create, args=(KEY, b"late"))
-    sleeper.start()
-    asleep.wait_until_reached()
-    other.delete_stale_temporaries("", older_than=NOW)
-    assert staged(inner) == []
-    asleep.release()
-    sleeper.join()
+    with asleep.holding(store.create, KEY, b"late") as creating:
+        other.delete_stale_temporaries("", older_than=NOW)
+        assert staged(inner) == []
+    creating.result()
     assert inner.count("put", f"{STAGING}/*") == 2
     assert other.get(KEY) == inner.inner.get(KEY) == b"late"
 
@@ -284,21 +279,10 @@ def test_a_creator_that_slept_before_its_row_loses(
     store: ExternalManifestStore, other: ExternalManifestStore, inner: CarelessStore
 ) -> None:
     asleep = inner.pause("put", f"{STAGING}/*", after=True)
-    failures: list[MemWalError] = []
-
-    def create() -> None:
-        try:
-            store.create(KEY, b"late")
-        except ObjectExistsError as error:
-            failures.append(error)
-
-    sleeper = threading.Thread(target=create)
-    sleeper.start()
-    asleep.wait_until_reached()
-    other.create(KEY, b"early")
-    asleep.release()
-    sleeper.join()
-    assert len(failures) == 1
+    with asleep.holding(store.create, KEY, b"late") as creating:
+        other.create(KEY, b"early")
+    with pytest.raises(ObjectExistsError):
+        creating.result()
     assert other.get(KEY) == b"early"
     assert staged(inner) == []
 
@@ -307,12 +291,9 @@ def test_two_that_finish_the_same_commit_do_no_harm(
     store: ExternalManifestStore, other: ExternalManifestStore, inner: CarelessStore
 ) -> None:
     asleep = inner.pause("put", KEY)
-    sleeper = threading.Thread(target=store.create, args=(KEY, b"first"))
-    sleeper.start()
-    asleep.wait_until_reached()
-    assert other.get(KEY) == b"first"
-    asleep.release()
-    sleeper.join()
+    with asleep.holding(store.create, KEY, b"first") as creating:
+        assert other.get(KEY) == b"first"
+    creating.result()
     assert store.get(KEY) == b"first"
     assert staged(inner) == []
 

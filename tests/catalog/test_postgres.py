@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,9 +89,6 @@ def test_threads_share_a_catalog(each_catalog: Catalog) -> None:
         for n in range(start, start + 5):
             each_catalog.register(f"t{n}", uri="/data/t.lance")
 
-    threads = [threading.Thread(target=register, args=(5 * n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(register, range(0, 20, 5)))
     assert len(each_catalog.list()) == 20

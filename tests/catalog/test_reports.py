@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from memwal.catalog import Catalog
@@ -27,15 +27,12 @@ def test_a_due_job_keeps_the_time_of_its_first_report(each_catalog: Catalog) -> 
 
 
 def test_two_watchers_of_one_table_report_the_same(each_catalog: Catalog) -> None:
-    def report() -> None:
+    def report(_: int) -> None:
         for _ in range(20):
             each_catalog.reports.record_due("a", {"merge": "5 generations"})
 
-    threads = [threading.Thread(target=report) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(report, range(2)))
     assert [due.job for due in each_catalog.reports.due_jobs()] == ["merge"]
 
 

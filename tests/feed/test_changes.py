@@ -20,6 +20,7 @@ from support.data.tables import (
     Rows,
     base_state,
     flush,
+    flush_and_merge,
     folder,
     keys,
     rows,
@@ -81,8 +82,7 @@ def table(request: pytest.FixtureRequest, make_table: MakeTable) -> memwal.Table
 
 @pytest.fixture
 def consumer(table: memwal.Table) -> Consumer:
-    flush(table, dict.fromkeys(range(6), 0))
-    table.merge()
+    flush_and_merge(table, dict.fromkeys(range(6), 0))
     consumer = Consumer(table)
     assert consumer.read() == dict.fromkeys(range(6), 0)
     assert consumer.read() == {}
@@ -128,11 +128,9 @@ def test_a_feed_does_not_read_the_keys_of_rows_that_a_merge_replaced(
 
 
 def test_a_compaction_moves_marks(table: memwal.Table, consumer: Consumer) -> None:
-    flush(table, {1: 1}, [2])
-    table.merge()
+    flush_and_merge(table, {1: 1}, [2])
     table.compact(min_fragments=2)
-    flush(table, {4: 4})
-    table.merge()
+    flush_and_merge(table, {4: 4})
     table.compact(min_fragments=2)
     assert len(table.base().dataset.get_fragments()) == 1
     assert consumer.read() == {1: 1, 2: "gone", 4: 4}
@@ -183,8 +181,7 @@ def test_a_change_of_regions_that_was_interrupted(make_table: MakeTable) -> None
 
 def test_a_restore(table: memwal.Table, consumer: Consumer) -> None:
     before = table.base().version
-    flush(table, {1: 1, 9: 1}, [2])
-    table.merge()
+    flush_and_merge(table, {1: 1, 9: 1}, [2])
     assert consumer.read() == {1: 1, 9: 1, 2: "gone"}
     table.restore(before)
     assert consumer.read() == {1: 0, 9: "gone", 2: 0}
@@ -192,8 +189,7 @@ def test_a_restore(table: memwal.Table, consumer: Consumer) -> None:
 
 def test_what_is_merged_again_after_a_restore(table: memwal.Table, consumer: Consumer) -> None:
     before = table.base().version
-    flush(table, {1: 1})
-    table.merge()
+    flush_and_merge(table, {1: 1})
     native.dataset(table).update({"n": "9", "text": "'1=9'"}, where="id = 1")
     assert consumer.read() == {1: 9}
     table.restore(before, merge_again=True)
@@ -206,8 +202,7 @@ def test_a_restore_that_nobody_has_decided_about(
     table: memwal.Table, consumer: Consumer, merge_again: bool
 ) -> None:
     before = table.base().version
-    flush(table, {1: 1, 9: 1}, [2])
-    table.merge()
+    flush_and_merge(table, {1: 1, 9: 1}, [2])
     assert consumer.read() == {1: 1, 9: 1, 2: "gone"}
     native.dataset(table).checkout_version(before).restore()
     for until in (None, consumer.token):
@@ -222,8 +217,7 @@ def test_a_restore_that_nobody_has_decided_about(
 def test_what_was_given_up_is_merged_again(table: memwal.Table, consumer: Consumer) -> None:
     """The reader has seen the restored table, without the generation that is pending again."""
     before = table.base().version
-    flush(table, {1: 1, 9: 1})
-    table.merge()
+    flush_and_merge(table, {1: 1, 9: 1})
     table.restore(before)
     assert consumer.read() == {1: 0}
     table.restore(before, merge_again=True)
@@ -236,8 +230,7 @@ def test_newer_rows_in_the_log_of_what_is_merged_again(
     table: memwal.Table, consumer: Consumer
 ) -> None:
     before = table.base().version
-    flush(table, {1: 1, 9: 1})
-    table.merge()
+    flush_and_merge(table, {1: 1, 9: 1})
     writer = table.writer()
     writer.upsert(rows({1: 2}))
     writer.abort()
@@ -299,11 +292,9 @@ class TestGoneSources:
     def test_versions_in_between(self, table: memwal.Table, consumer: Consumer) -> None:
         dataset = native.dataset(table)
         dataset.tags.create("kept", dataset.version)
-        flush(table, {1: 1}, [2])
-        table.merge()
+        flush_and_merge(table, {1: 1}, [2])
         native.dataset(table).delete("id = 3")
-        flush(table, {2: 2})
-        table.merge()
+        flush_and_merge(table, {2: 2})
         native.dataset(table).cleanup_old_versions(
             timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
         )
@@ -326,8 +317,7 @@ class TestGoneSources:
         assert told(found) == {9: "gone"}
 
     def test_the_version_of_the_token(self, table: memwal.Table, consumer: Consumer) -> None:
-        flush(table, {1: 1})
-        table.merge()
+        flush_and_merge(table, {1: 1})
         native.dataset(table).cleanup_old_versions(timedelta(0), delete_unverified=True)
         with pytest.raises(TokenExpiredError):
             consumer.read()
@@ -335,18 +325,15 @@ class TestGoneSources:
     def test_another_table(self, make_table: MakeTable) -> None:
         table, other = make_table(), make_table()
         for each in (table, other):
-            flush(each, {1: 1})
-            each.merge()
+            flush_and_merge(each, {1: 1})
         token = other.changes().token
-        flush(table, {2: 2})
-        table.merge()
+        flush_and_merge(table, {2: 2})
         with pytest.raises(TokenExpiredError):
             table.changes(token).to_table()
 
     def test_generations_that_were_given_up(self, table: memwal.Table, consumer: Consumer) -> None:
         before = table.base().version
-        flush(table, {1: 1})
-        table.merge()
+        flush_and_merge(table, {1: 1})
         flush(table, {2: 2})
         assert consumer.read() == {1: 1, 2: 2}
         table.restore(before, discard_pending=True)
@@ -432,8 +419,7 @@ class TestArguments:
         feed = table.changes()
         assert feed.to_table().num_rows == 9
         table.delete(pa.table({"id": [1, 2], "text": ["1=0", "2=0"]}))
-        flush(table, {3: 0, 4: 1})
-        table.merge()
+        flush_and_merge(table, {3: 0, 4: 1})
         found = table.changes(feed.token).to_table().sort_by("id")
         assert found.select(["id", "n", "_change"]).to_pylist() == [
             {"id": 1, "n": None, "_change": "delete"},
@@ -475,8 +461,7 @@ def test_a_feed_is_that_of_its_token(table: memwal.Table, consumer: Consumer) ->
     """A first use after more writes and a collection may return newer rows, and misses none."""
     flush(table, {1: 1}, {2: 1})
     feed = table.changes(consumer.token)
-    flush(table, {2: 2, 7: 2})
-    table.merge()
+    flush_and_merge(table, {2: 2, 7: 2})
     collect_all(table)
     first = told(feed.to_table())
     assert first.keys() >= {1, 2}
@@ -530,8 +515,7 @@ def test_a_feed_that_was_used_is_refused_without_its_sources(
     flush(table, {1: 1}, {2: 1})
     feed = table.changes(consumer.token, grain=grain)
     assert told(feed.to_table()) == {1: 1, 2: 1}
-    flush(table, {2: 2, 7: 2})
-    table.merge()
+    flush_and_merge(table, {2: 2, 7: 2})
     collect_all(table)
     forget_caches()
     with pytest.raises(TokenExpiredError):
@@ -548,8 +532,7 @@ def test_a_consumer_that_died_before_it_stored_its_token(
     flush(table, {1: 1, 9: 1})
     assert consumer.read() == {1: 1, 9: 1}
     consumer.token = first
-    flush(table, [9])
-    table.merge()
+    flush_and_merge(table, [9])
     collect_all(table)
     # The base table never had the key.
     assert consumer.read() == {1: 1, 9: "gone"}
@@ -558,8 +541,7 @@ def test_a_consumer_that_died_before_it_stored_its_token(
 def test_a_merge_of_seen_and_unseen_generations(table: memwal.Table, consumer: Consumer) -> None:
     flush(table, {1: 1, 2: 1, 9: 1})
     consumer.read()
-    flush(table, {2: 2}, [9])
-    table.merge()
+    flush_and_merge(table, {2: 2}, [9])
     assert consumer.read() == {2: 2, 9: "gone"}
 
 

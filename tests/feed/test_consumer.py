@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.data.tables import MakeTable, flush, folder, keys, rows, state
+from support.data.tables import MakeTable, flush, flush_and_merge, folder, keys, rows, state
 from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.oracles.native import collect_all
@@ -46,8 +46,7 @@ def tags(table: memwal.Table) -> int:
 @pytest.fixture
 def table(make_table: MakeTable) -> memwal.Table:
     table = make_table()
-    flush(table, {1: 0, 2: 0})
-    table.merge()
+    flush_and_merge(table, {1: 0, 2: 0})
     return table
 
 
@@ -105,8 +104,7 @@ class TestHolding:
             writer.delete(keys(5))
             writer.flush()
         for number in range(3):
-            flush(table, {1: number + 2})
-            table.merge()
+            flush_and_merge(table, {1: number + 2})
             table.compact(min_fragments=2)
             clean(table)
         assert told(consumer.read()) == {1: 4, 5: None}, "compactions change nothing"
@@ -114,8 +112,7 @@ class TestHolding:
     def test_through_a_clean_up_by_lance(self, table: memwal.Table) -> None:
         consumer = table.consumer("c")
         consumer.commit(consumer.read().token)
-        flush(table, [2])
-        table.merge()
+        flush_and_merge(table, [2])
         dataset = native.dataset(table)
         with pytest.raises(OSError):
             dataset.cleanup_old_versions(timedelta(0))
@@ -125,8 +122,7 @@ class TestHolding:
     def test_what_a_read_needs_until_its_commit(self, table: memwal.Table) -> None:
         consumer = table.consumer("c")
         feed = consumer.read()
-        flush(table, [2])
-        table.merge()
+        flush_and_merge(table, [2])
         clean(table)
         consumer.commit(feed.token)
         clean(table)
@@ -135,8 +131,7 @@ class TestHolding:
     def test_what_a_read_of_a_process_that_died_needs(self, table: memwal.Table) -> None:
         """The token was stored with what was made of the rows."""
         token = table.consumer("c").read().token
-        flush(table, [2])
-        table.merge()
+        flush_and_merge(table, [2])
         clean(table)
         consumer = table.consumer("c")
         clean(table)
@@ -148,8 +143,7 @@ class TestHolding:
     def test_one_tag_at_most_when_nothing_is_read(self, table: memwal.Table) -> None:
         consumer = table.consumer("c")
         for number in range(3):
-            flush(table, {1: number})
-            table.merge()
+            flush_and_merge(table, {1: number})
             consumer.read()
             feed = consumer.read()
         assert tags(table) == 1
@@ -165,8 +159,7 @@ class TestHolding:
         store = faults.of(table.location)
 
         def replaced() -> None:
-            flush(table, [2])
-            table.merge()
+            flush_and_merge(table, [2])
 
         store.act("barrier", replaced, key=TAGS)
         feed = table.consumer("c").read()
@@ -184,8 +177,7 @@ class TestHolding:
     def test_nothing_of_a_version_that_is_gone(self, table: memwal.Table) -> None:
         other = table.changes().token
         consumer = table.consumer("c")
-        flush(table, {3: 3})
-        table.merge()
+        flush_and_merge(table, {3: 3})
         clean(table)
         with pytest.raises(TokenExpiredError):
             consumer.commit(other)
@@ -217,8 +209,7 @@ class TestClaims:
         old = first.read().token
         pause = store.pause("replace", STATE)
         with pause.holding(first.commit, old) as committing:
-            flush(table, {3: 3})
-            table.merge()
+            flush_and_merge(table, {3: 3})
             second = table.consumer("c")
             newer = second.read().token
             second.commit(newer)
@@ -233,8 +224,7 @@ class TestClaims:
         base = table.base()
         place_tag(base, ConsumerTag("c", 9, base.version, "0fenced"))
         consumer = table.consumer("c")
-        flush(table, {3: 3})
-        table.merge()
+        flush_and_merge(table, {3: 3})
         feed = consumer.read()
         clean(table)
         assert tags(table) == 2
@@ -269,8 +259,7 @@ class TestExpiry:
         consumer = table.consumer("c")
         consumer.commit(consumer.read().token)
         assert collect(table, seconds, **limit).metrics["consumer_tags"] == 0
-        flush(table, [2])
-        table.merge()
+        flush_and_merge(table, [2])
         reading = consumer.read()
         planned = collect(table, seconds, dry_run=True, explain=True, **limit)
         assert planned.metrics["consumer_tags"] == 2
@@ -296,8 +285,7 @@ class TestExpiry:
         week_ago = replace(stored, at=stored.at - timedelta(days=8))
         swap_state(table.location.store, stored, week_ago)
         assert told(consumer.read()) == {}
-        flush(table, {3: 3})
-        table.merge()
+        flush_and_merge(table, {3: 3})
         assert collect(table).metrics["consumer_tags"] == 0
 
     def test_does_not_end_the_hold_of_what_begins_again(self, table: memwal.Table) -> None:
@@ -306,8 +294,7 @@ class TestExpiry:
         consumer.read()
         collect(table, 8 * DAY)
         consumer.reset("now")
-        flush(table, [3])
-        table.merge()
+        flush_and_merge(table, [3])
         clean(table)
         assert told(consumer.read()) == {3: None}
 
@@ -339,8 +326,7 @@ class TestExpiry:
         store = faults.of(table.location)
         store.act("replace", lambda: consumer.commit(token), key=STATE)
         collect(table, 8 * DAY)
-        flush(table, [3])
-        table.merge()
+        flush_and_merge(table, [3])
         clean(table)
         assert told(consumer.read()) == {3: None}
 
@@ -359,8 +345,7 @@ def behind(table: memwal.Table) -> Consumer:
     """Return a consumer that committed before the last merge."""
     consumer = table.consumer("c")
     consumer.commit(consumer.read().token)
-    flush(table, {3: 3})
-    table.merge()
+    flush_and_merge(table, {3: 3})
     return consumer
 
 
@@ -396,8 +381,7 @@ class TestFaults:
         commit(table)
         copy = state(table)
         for number in range(20):
-            flush(table, {3: number, number + 10: 0}, [number + 9])
-            table.merge()
+            flush_and_merge(table, {3: number, number + 10: 0}, [number + 9])
             store.kill("*", "_memwal/consumers/*", skip=number, after=after)
             store.kill("barrier", TAGS, skip=number, after=after)
             store.kill("delete", TAGS, skip=number, after=after)
@@ -452,8 +436,7 @@ class TestFaults:
         with pytest.raises(OutcomeUnknownError):
             consumer.commit(token)
         store.clear()
-        flush(table, [2])
-        table.merge()
+        flush_and_merge(table, [2])
         consumer.read()
         clean(table)
         assert told(table.consumer("c").read()) == {2: None}

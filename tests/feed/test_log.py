@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from support.data.tables import REGION, SCHEMA, MakeTable, flush, keys, rows
+from support.data.tables import REGION, SCHEMA, MakeTable, flush, flush_and_merge, keys, rows
 from support.oracles import native
 from support.oracles.native import collect_all
 
@@ -30,8 +30,7 @@ def versions(table: memwal.Table, token: str, *, until: str | None = None) -> Ve
 @pytest.fixture(params=[False, True], ids=["addresses", "stable ids"])
 def table(request: pytest.FixtureRequest, make_table: MakeTable) -> memwal.Table:
     table = make_table(stable_row_ids=request.param)
-    flush(table, dict.fromkeys(range(6), 0))
-    table.merge()
+    flush_and_merge(table, dict.fromkeys(range(6), 0))
     return table
 
 
@@ -62,8 +61,7 @@ def test_each_version_in_the_order_of_the_log(table: memwal.Table) -> None:
 
 def test_direct_writes_follow_the_logs(table: memwal.Table) -> None:
     token = table.changes().token
-    flush(table, {1: 1, 2: 1, 3: 1})
-    table.merge()
+    flush_and_merge(table, {1: 1, 2: 1, 3: 1})
     dataset = native.dataset(table)
     dataset.merge_insert("id").when_matched_update_all().execute(rows({1: 9, 4: 9, 5: 9}))
     native.dataset(table).delete("id = 2")
@@ -85,8 +83,7 @@ def test_entries_that_are_gone(table: memwal.Table) -> None:
     dataset = native.dataset(table)
     dataset.tags.create("kept", dataset.version)
     token = table.changes().token
-    flush(table, {1: 1}, {1: 2}, [1])
-    table.merge()
+    flush_and_merge(table, {1: 1}, {1: 2}, [1])
     collect_all(table)
     later = table.changes().token
     told = versions(table, token)

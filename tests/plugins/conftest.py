@@ -60,6 +60,10 @@ class BacklogTable:
         """Write these keys and flush them as one generation per region."""
         self.table.upsert(pa.table({"id": pa.array(ids, pa.int64()), "v": ["new"] * len(ids)}))
 
+    def waiting(self) -> dict[str, int]:
+        """Return the pending generations of each region."""
+        return {r.region_id: r.backlog_generations for r in self.table.status().regions}
+
 
 @pytest.fixture(scope="session")
 def airflow_database() -> None:

@@ -21,6 +21,7 @@ from support.data.tables import (
     Rows,
     base_state,
     flush,
+    flush_and_merge,
     folder,
     keys,
     merged,
@@ -83,8 +84,7 @@ class TestQuarantine:
     def test_keeps_failing_rows_out_and_older_values_stay(
         self, table: memwal.Table, method: Options
     ) -> None:
-        flush(table, {1: 1, 2: 2})
-        table.merge()
+        flush_and_merge(table, {1: 1, 2: 2})
         flush(table, {1: -1, 3: 3})
 
         result = table.merge(quality=rules("quarantine"), **method)
@@ -109,8 +109,7 @@ class TestQuarantine:
     def test_applies_a_delete_below_a_failing_row(
         self, table: memwal.Table, method: Options
     ) -> None:
-        flush(table, {1: 1, 2: 2})
-        table.merge()
+        flush_and_merge(table, {1: 1, 2: 2})
         flush(table, [1], {1: -1, 2: -2})
 
         table.merge(quality=rules("quarantine"), **method)
@@ -119,8 +118,7 @@ class TestQuarantine:
         assert waiting(table) == {(3, 1, -1), (3, 2, -2)}
 
     def test_lets_deletes_pass(self, table: memwal.Table, method: Options) -> None:
-        flush(table, {1: 1})
-        table.merge()
+        flush_and_merge(table, {1: 1})
         flush(table, [1])
         table.merge(quality=rules("quarantine"), **method)
         assert base_state(table) == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.data.tables import flush
+from support.data.tables import flush_and_merge
 from support.faults.collecting import DAY, collect
 
 from memwal.errors import ConsumerFencedError
@@ -13,12 +13,10 @@ from memwal.jobs.status import TableStatus
 @pytest.fixture
 def consumer(table):
     """A consumer that has not read the newest rows."""
-    flush(table, {1: 1, 2: 2})
-    table.merge()
+    flush_and_merge(table, {1: 1, 2: 2})
     found = table.consumer("embeddings")
     found.commit(found.read().token)
-    flush(table, {1: 3})
-    table.merge()
+    flush_and_merge(table, {1: 3})
     table.compact(min_fragments=2)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.data.quarantined import positive
-from support.data.tables import base_state, flush
+from support.data.tables import base_state, flush, flush_and_merge
 
 import memwal
 from memwal.catalog import Catalog
@@ -31,8 +31,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_from_a_proposal_to_a_released_row(cli: Any, managed: memwal.Table, tmp_path: Path) -> None:
-    flush(managed, {key: key for key in range(50)})
-    managed.merge()
+    flush_and_merge(managed, {key: key for key in range(50)})
     proposed = cli("quality", "propose", "t").json
     for one in proposed["expectations"]:
         one["severity"] = "critical"
@@ -67,8 +66,7 @@ def test_from_a_proposal_to_a_released_row(cli: Any, managed: memwal.Table, tmp_
 
 
 def test_a_check(cli: Any, managed: memwal.Table, suite: Path) -> None:
-    flush(managed, {1: -1, 2: 2})
-    managed.merge()
+    flush_and_merge(managed, {1: -1, 2: 2})
     assert cli("quality", "check", "t").code != 0
     cli("quality", "set", "t", suite, "--check-seconds", 3600, "--sample-rows", 0)
     answer = cli("quality", "check", "t", "--if-due")

@@ -64,10 +64,6 @@ def task(**options: Any) -> MemWalMergeOperator:
     return MemWalMergeOperator(task_id="merge", **arguments)
 
 
-def waiting(made: Any) -> dict[str, int]:
-    return {r.region_id: r.backlog_generations for r in made.table.status().regions}
-
-
 def given(pod: Pod, flag: str) -> str:
     """An argument of the driver, as Kubernetes hands it on."""
     words = pod.arguments
@@ -168,7 +164,7 @@ def test_a_merge_is_submitted_followed_leased_recorded_and_cleaned_up(
     operator = task()
     result = operator.execute(context)
 
-    assert waiting(made) == {made.hot: 0, made.cold: 1}
+    assert made.waiting() == {made.hot: 0, made.cold: 1}
     (run,) = catalog.runs(table="t")
     assert (run.state, run.result, run.lease_token) == (RunState.SUCCEEDED, result, 1)
     assert context["outlet_events"][merged_asset("t")].extra["generations"] == 4
@@ -246,7 +242,7 @@ def test_a_retry_waits_for_the_driver_that_runs(
     result = task().execute(context)
     assert result["metrics"]["generations"] == 4
     assert made.server.asked("POST", "pods") == 0
-    assert waiting(made) == {made.hot: 0, made.cold: 1}
+    assert made.waiting() == {made.hot: 0, made.cold: 1}
     assert catalog.runs()[0].state is RunState.SUCCEEDED
     assert (made.server.pods, left(tmp_path)) == ([], [])
 
@@ -328,7 +324,7 @@ def test_a_pod_that_was_not_made_to_the_end_is_deleted(
     with pytest.raises(AirflowException):
         task().execute(context)
     assert (made.server.pods, left(tmp_path)) == ([], [])
-    assert waiting(made) == {made.hot: 4, made.cold: 1}
+    assert made.waiting() == {made.hot: 4, made.cold: 1}
 
 
 def test_a_driver_that_runs_is_waited_for_though_its_submission_was_killed(
@@ -715,7 +711,7 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     threading.Timer(2, lambda: catalog.leases.release(lease.resource)).start()
     result = task().execute(context)
     assert result["metrics"]["generations"] == 4
-    assert waiting(made) == {made.hot: 0, made.cold: 1}
+    assert made.waiting() == {made.hot: 0, made.cold: 1}
     assert made.server.asked("POST", "/pods") == (2 if again else 1)
     assert made.server.pods == []
     assert [run.state for run in catalog.runs()] == [RunState.SUCCEEDED, RunState.ABANDONED]

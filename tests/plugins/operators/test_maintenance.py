@@ -43,8 +43,13 @@ def merge_task(**options: Any) -> MemWalMergeOperator:
     return MemWalMergeOperator(task_id="merge", **arguments)
 
 
-def waiting(made: Any) -> dict[str, int]:
-    return {r.region_id: r.backlog_generations for r in made.table.status().regions}
+@pytest.fixture
+def apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the applications, which is empty."""
+    folder = tmp_path / "apps"
+    folder.mkdir()
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(folder))
+    return folder
 
 
 def left_behind(tmp_path: Path) -> list[Path]:
@@ -73,7 +78,7 @@ def test_small_tables_need_no_spark(
             merge_task().execute(context)
         return
     result = merge_task().execute(context)
-    assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
+    assert managed.waiting() == {managed.hot: 0, managed.cold: 1}
     (run,) = catalog.runs(table="t")
     assert (run.state, run.external_id, run.result) == (
         RunState.SUCCEEDED,
@@ -91,7 +96,7 @@ def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
     monkeypatch.setattr(task.log, "info", lambda text, *given: texts.append(text % given))
     result = task.execute(context)
 
-    assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
+    assert managed.waiting() == {managed.hot: 0, managed.cold: 1}
     assert [sample.generations for sample in catalog.latest_samples()] == [1]
     (run,) = catalog.runs(table="t")
     assert (run.job, run.state, run.external_id, run.lease_token) == (
@@ -116,7 +121,7 @@ def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
     # The log ends with a summary.
     for named in ("rows upserted", "generations", "commits", "bytes read", "seconds: start"):
         assert named in texts[-1]
-    assert f"{sum(waiting(managed).values())} generation" in texts[-1]
+    assert f"{sum(managed.waiting().values())} generation" in texts[-1]
 
 
 def test_what_is_not_due_needs_no_spark(
@@ -147,7 +152,7 @@ def test_a_run_by_hand_names_jobs_and_regions_and_forces(managed: Any, context: 
     with skips(TaskSkipReason.NOT_REQUESTED):
         merge_task(regions=[managed.hot]).execute(context)
     merge_task(regions=[managed.hot, managed.cold]).execute(context)
-    assert waiting(managed) == {managed.hot: 4, managed.cold: 0}
+    assert managed.waiting() == {managed.hot: 4, managed.cold: 0}
 
 
 def test_a_dry_run_says_what_would_be_done(
@@ -200,11 +205,8 @@ def test_a_lost_lease_ends_the_application(
 
 
 def test_an_application_that_fails_is_recorded_without_its_log_which_may_have_data(
-    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed: Any, catalog: Catalog, context: Any, apps: Path
 ) -> None:
-    apps = tmp_path / "apps"
-    apps.mkdir()
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
     (apps / "merge.py").write_text("raise SystemExit('no such luck')")
     with pytest.raises(AirflowException, match="no such luck"):
         merge_task().execute(context)
@@ -219,11 +221,8 @@ def test_an_application_that_fails_is_recorded_without_its_log_which_may_have_da
 
 
 def test_an_application_that_reports_its_error_is_recorded_with_that(
-    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed: Any, catalog: Catalog, context: Any, apps: Path
 ) -> None:
-    apps = tmp_path / "apps"
-    apps.mkdir()
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
     told = "StoreAccessError: no rights; renew the credentials"
     noise = "\n".join(f"line {number}" for number in range(50))
     (apps / "merge.py").write_text(f"print('error: {told}'); raise SystemExit({noise!r})")
@@ -247,16 +246,18 @@ def test_what_is_no_longer_due_fails_no_longer(
 
 
 def test_an_application_gets_credentials_in_a_private_file_and_what_the_policy_allows(
-    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    managed: Any,
+    catalog: Catalog,
+    context: Any,
+    tmp_path: Path,
+    apps: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     secret = json.dumps({"conn_type": "generic", "extra": {"aws_secret_access_key": "hunter2"}})
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", secret)
     roots = ("/data/shared", "s3://lake/shared")
     policy = replace(catalog.get("t").policy, allow_external=roots)
     catalog.update("t", storage_options_ref="airflow:lake", policy=policy)
-    apps = tmp_path / "apps"
-    apps.mkdir()
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
     (apps / "snapshot.py").write_text(
         "import json, os, shutil, sys\n"
         "value = lambda name: sys.argv[sys.argv.index(name) + 1]\n"
@@ -387,7 +388,7 @@ def test_a_checkpoint_merges_and_indexes_all_that_the_gate_of_the_policy_lets_in
     with_rules(catalog, suite())
     task = TableCheckpointOperator(task_id="c", table="t", outlets=[merged_asset("t")])
     result = task.execute(context)
-    assert waiting(managed) == {managed.hot: 0, managed.cold: 0}
+    assert managed.waiting() == {managed.hot: 0, managed.cold: 0}
     assert context["outlet_events"][merged_asset("t")].extra == {
         "version": result["version"],
         "rows": result["metrics"]["rows_upserted"],

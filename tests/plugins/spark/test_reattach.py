@@ -103,10 +103,6 @@ def no_start(killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkJob, "start", start)
 
 
-def waiting(made: Any) -> dict[str, int]:
-    return {r.region_id: r.backlog_generations for r in made.table.status().regions}
-
-
 @pytest.mark.usefixtures("no_start")
 def test_a_retry_waits_for_what_still_runs_and_records_it(
     managed: Any, killed: Killed, catalog: Catalog, context: Any
@@ -115,7 +111,7 @@ def test_a_retry_waits_for_what_still_runs_and_records_it(
     result = task().execute(context)
 
     assert result["metrics"]["generations"] == 4
-    assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
+    assert managed.waiting() == {managed.hot: 0, managed.cold: 1}
     latest, first = catalog.runs()
     assert (latest.state, first.state) == (RunState.SUCCEEDED, RunState.ABANDONED)
     assert latest.lease_token == killed.lease.token + 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.data.tables import SCHEMA, MakeTable, Rows, flush, keys, rows, state
+from support.data.tables import SCHEMA, MakeTable, Rows, flush, flush_and_merge, keys, rows, state
 from support.faults.collecting import DAY, collect
 from support.oracles.native import collect_all, dataset
 
@@ -203,11 +203,9 @@ def test_what_a_batch_needs_is_kept(table: memwal.Table) -> None:
     flush(table, {1: 2}, [2])
     with pytest.raises(Died):
         query.run_batch(dies_at=2)
-    flush(table, {1: 3})
-    table.merge()
+    flush_and_merge(table, {1: 3})
     collect_all(table)
-    flush(table, {3: 3})
-    table.merge()
+    flush_and_merge(table, {3: 3})
     collect_all(table)
     query.run_batch()
     # As of the end of the batch, which was noted before.
@@ -220,8 +218,7 @@ def test_where_a_batch_ended_is_kept(table: memwal.Table) -> None:
     flush(table, {1: 1, 2: 1})
     query = Query(table)
     query.run_batch()
-    flush(table, [2])
-    table.merge()
+    flush_and_merge(table, [2])
     # The first batch is done by then, and the second is not planned.
     with pytest.raises(Died):
         query.run_batch(dies_at=3)
@@ -237,8 +234,7 @@ def test_what_no_tag_keeps_is_gone(table: memwal.Table) -> None:
     query = Query(table)
     query.catch_up()
     query.reader = None
-    flush(table, [1])
-    table.merge()
+    flush_and_merge(table, [1])
     for tag in list_read_tags(table.location):
         delete_tag(table.location, tag)
     collect_all(table)
@@ -279,8 +275,7 @@ class TestConsumer:
         assert not list_read_tags(table.location)
         flush(table, [2])
         for number in range(3):
-            flush(table, {4: number})
-            table.merge()
+            flush_and_merge(table, {4: number})
             table.compact(min_fragments=2)
             clean(table)
         query.catch_up()
@@ -327,11 +322,9 @@ class TestConsumer:
     def test_expires_while_the_query_is_stopped(self, table: memwal.Table) -> None:
         query = Query(table, consumer="c")
         for number in range(3):
-            flush(table, {1: number})
-            table.merge()
+            flush_and_merge(table, {1: number})
             query.run_batch()
-        flush(table, [1])
-        table.merge()
+        flush_and_merge(table, [1])
         assert collect(table, 8 * DAY).metrics["consumer_tags"] == 2
         with pytest.raises(ConsumerExpiredError):
             query.run_batch()

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from support.data.tables import MakeTable, flush, rows, state
+from support.data.tables import MakeTable, flush, flush_and_merge, rows, state
 from support.oracles.native import dataset
 
 import memwal
@@ -33,8 +33,7 @@ def told(frame: Any) -> dict[int, int | None]:
 
 def test_a_data_frame_of_changes(spark: Any, make_table: MakeTable) -> None:
     table = make_table(buckets=3)
-    flush(table, dict.fromkeys(range(20), 0))
-    table.merge()
+    flush_and_merge(table, dict.fromkeys(range(20), 0))
     first = table.changes().token
     flush(table, {1: 1, 30: 1}, [2])
     reader = spark.read.format("memwal").options(changes_after=first, partitions=2)
@@ -43,8 +42,7 @@ def test_a_data_frame_of_changes(spark: Any, make_table: MakeTable) -> None:
     table.upsert(rows({4: 4}))
     middle = table.changes().token
     fresh = reader.option("fresh", "true").load(table.uri)
-    flush(table, {1: 2}, [3])
-    table.merge()
+    flush_and_merge(table, {1: 2}, [3])
     expected = {1: 1, 30: 1, 2: None}
     assert told(frame) == expected
     assert {row.id for row in frame.filter("_change = 'delete'").collect()} == {2}
@@ -106,8 +104,7 @@ class TestStream:
             (folder / name).unlink()
 
     def test_each_change_arrives(self) -> None:
-        flush(self.table, dict.fromkeys(range(20), 0))
-        self.table.merge()
+        flush_and_merge(self.table, dict.fromkeys(range(20), 0))
         self.run()
         assert state(self.copy) == state(self.table)
         flush(self.table, {1: 1, 30: 1}, [2])
@@ -126,8 +123,7 @@ class TestStream:
         flush(self.table, {1: 1}, [2])
         self.run()
         self.forget("commits")
-        flush(self.table, {1: 2, 2: 2}, [3])
-        self.table.merge()
+        flush_and_merge(self.table, {1: 2, 2: 2}, [3])
         self.run()
         assert state(self.copy) == state(self.table)
 

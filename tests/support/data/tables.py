@@ -64,6 +64,12 @@ def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
             writer.flush()
 
 
+def flush_and_merge(table: memwal.Table, *parts: Rows | list[int]) -> None:
+    """Flush a generation for each part, and merge them."""
+    flush(table, *parts)
+    table.merge()
+
+
 def state(found: pa.Table | memwal.Table | Any) -> dict[int, int | None]:
     """Key to number, of a result or of all that a table or a writer shows.
 
