@@ -8,7 +8,7 @@ needs the pages in whose range they lie, and no others.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ from memwal.storage.location import TableLocation
 
 _COLUMNS = ["min", "max", "null_count", "page_idx"]
 _ROW_BYTES = 8  # Where the row of a value is.
+# Lance hands over each batch from another thread, and has 1,024 rows in it unless told otherwise.
+_BATCH_ROWS = 1 << 16
 _ROWS = re.compile(rb"[0-9]{1,9}")
 
 
@@ -94,8 +96,10 @@ def pages_in_range(ranges: PageRanges, values: pa.Array) -> list[int]:
 
 def read_pages(
     location: TableLocation, folder: str, numbers: Sequence[int], page_rows: int
-) -> dict[int, pa.Table]:
-    """Read some pages, with the columns ``values`` and ``ids``; neighbours with one request.
+) -> Iterator[tuple[list[int], pa.Table]]:
+    """Read some pages, neighbours with one request: yield their numbers and their rows.
+
+    The rows have the columns ``values`` and ``ids``, in one chunk each.
 
     Raises ObjectNotFoundError without the file, and CorruptDataError if it has other contents.
     """
@@ -103,8 +107,7 @@ def read_pages(
     reader = _open_file(location, path)
     if reader is None:
         raise ObjectNotFoundError(f"reading {path}: not found")
-    rows = int(reader.metadata().num_rows)
-    pages = {}
+    rows = reader.num_rows()
     order = np.asarray(sorted(numbers))
     for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1):
         start = int(run[0]) * page_rows
@@ -112,12 +115,10 @@ def read_pages(
         if count <= 0:
             raise damaged(path, f"it has {rows} rows, and page {run[-1]} is asked for")
         with lance_errors(f"reading {path}"):
-            table = reader.read_range(start, count).to_table().combine_chunks()
-        if table.schema.types[1:] != [pa.uint64()]:
-            raise damaged(path, f"its columns are {table.schema.types}")
-        for number in run.tolist():
-            pages[number] = table.slice((number - int(run[0])) * page_rows, page_rows)
-    return pages
+            read = reader.read_range(start, count, batch_size=_BATCH_ROWS).to_table()
+        if read.schema.types[1:] != [pa.uint64()]:
+            raise damaged(path, f"its columns are {read.schema.types}")
+        yield run.tolist(), read.combine_chunks()
 
 
 def damaged(path: str, reason: object) -> CorruptDataError:

@@ -8,7 +8,7 @@ cached, so a lookup does not read all keys.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -154,17 +154,17 @@ class PageHits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SortedKeys:
-    """Values of a B-tree, or of one of its pages, that are integers, in order and without nulls."""
+    """Values of a B-tree, or of some of its pages, that are integers, in order, without nulls."""
 
     values: npt.NDArray[np.integer]
     ids: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, page: pa.Table) -> Self:
-        """Return the integers of a page."""
-        values = single_array(page.column("values"))
+    def of(cls, pages: pa.Table) -> Self:
+        """Return the integers of pages."""
+        values = single_array(pages.column("values"))
         # Nulls, which no key is, come first.
-        ids = page.column("ids").to_numpy()[values.null_count :]
+        ids = pages.column("ids").to_numpy()[values.null_count :]
         return cls(values.drop_null().to_numpy(), ids)
 
     def find(self, wanted: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint64], Positions]:
@@ -195,30 +195,29 @@ def page_hits(
     if most_rows is not None and len(numbers) * ranges.page_rows > most_rows:
         return None
     if is_sorted and most_rows is None and _pays_to_keep_whole(uri, ranges, len(numbers)):
-        every = ranges.numbers
-        pages = read_pages(location, folder, every, ranges.page_rows)
-        parts = [_SortedKeys.of(pages[number]) for number in every]
-        whole = _SortedKeys(
-            np.concatenate([part.values for part in parts]),
-            np.concatenate([part.ids for part in parts]),
-        )
+        runs = read_pages(location, folder, ranges.numbers, ranges.page_rows)
+        whole = _SortedKeys.of(pa.concat_tables([rows for _, rows in runs]))
         _sorted.put(uri, whole)
         return PageHits(*whole.find(keys.to_numpy()), nbytes_of(whole))
     loaded = {n: page for n in numbers if (page := _pages.use((uri, n))) is not None}
     missing = [number for number in numbers if number not in loaded]
-    read = read_pages(location, folder, missing, ranges.page_rows) if missing else {}
-    for number, page in read.items():
-        loaded[number] = page.combine_chunks()
-        _pages.put((uri, number), loaded[number])
-    if is_sorted:
-        ids, positions = _search_pages(keys, [loaded[n] for n in numbers])
+    read_bytes = 0
+    for run, rows in read_pages(location, folder, missing, ranges.page_rows) if missing else ():
+        read_bytes += int(rows.nbytes)
+        for at, number in enumerate(run):
+            loaded[number] = rows.slice(at * ranges.page_rows, ranges.page_rows)
+            _pages.put((uri, number), loaded[number])
+    if is_sorted and numbers:
+        # Later pages have later values, so that all are in order.
+        part = _SortedKeys.of(pa.concat_tables([loaded[n] for n in numbers]))
+        ids, positions = part.find(keys.to_numpy())
     else:
         columns = (
             (single_array(loaded[n].column("values")), loaded[n].column("ids").to_numpy())
             for n in numbers
         )
         ids, positions = match_keys(keys, columns)
-    return PageHits(ids, positions, sum(int(page.nbytes) for page in read.values()))
+    return PageHits(ids, positions, read_bytes)
 
 
 def kept_bytes(location: TableLocation, folder: str) -> int:
@@ -236,34 +235,18 @@ def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
     Reading all takes as long as reading an eighth of them one by one; after that, a lookup takes a
     tenth of the time.
     """
-    if ranges.pages is None or not 0 < ranges.all_bytes <= MAX_KEPT_BYTES:
+    if ranges.pages is None:
         return False
     # Counts of two threads may be lost: they only choose the cheaper way.
     count = _asked_pages.get(uri, lambda: [0])
     count[0] += asked
     if count[0] * _WORTH_OF_PAGE < ranges.pages.num_rows:
         return False
+    if not 0 < ranges.all_bytes <= MAX_KEPT_BYTES:
+        return False
     # If the cache has no room for it, lookups ask for as many pages again before all are read.
     count[0] = 0
     return True
-
-
-def _search_pages(
-    keys: pa.Array, pages: Iterable[pa.Table]
-) -> tuple[npt.NDArray[np.uint64], Positions]:
-    """Find a few integers in pages, whose values are in order: as :func:`match_keys` returns."""
-    order = np.argsort(keys.to_numpy())
-    ordered = keys.to_numpy()[order]
-    found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for page in map(_SortedKeys.of, pages):
-        if not len(page.values):
-            continue
-        low = np.searchsorted(ordered, page.values[0])
-        high = np.searchsorted(ordered, page.values[-1], "right")
-        ids, at = page.find(ordered[low:high])
-        found.append(ids)
-        positions.append(order[low + at])
-    return np.concatenate(found), np.concatenate(positions)
 
 
 def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:
