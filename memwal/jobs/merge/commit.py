@@ -243,8 +243,7 @@ def read_source(
             reader = screen_region(base, rules, region, skipped, decided, whole=True)
         if reader is None:
             return replace(region, generations=()), [], schema.empty_table()
-        deletes = reader.keys().filter(pa.array(reader.deleted[reader.newest]))
-        return reader.selection, list(reader.storable(reader.upserted)), deletes
+        return reader.selection, list(reader.storable(reader.upserted)), reader.deletes()
 
     schema = pa.schema([base.schema.field(name) for name in base.primary_key])
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:

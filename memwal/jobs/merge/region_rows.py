@@ -34,6 +34,7 @@ from memwal.lsm.key_matches import keys_among, newest_row_positions
 from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.generation import open_to_merge
+from memwal.reader.sources.narrow_columns import TAKEN_ROWS
 from memwal.region.rows import key_column
 from memwal.util.arrays import Mask
 from memwal.util.memory import native_memory_pool
@@ -212,8 +213,11 @@ class RegionReader:
         """Read columns of a generation, from one row to another: narrow ones, unless ``whole``."""
         if start == stop:
             return
-        options = _range_options(part, start, stop)
         with self._reading(part):
+            if stop - start <= TAKEN_ROWS:
+                yield part.dataset.take(range(start, stop), columns=list(columns))
+                return
+            options = _range_options(part, start, stop)
             if not whole:
                 yield from scan_in_groups(part.dataset, columns, **options)
                 return
@@ -277,6 +281,13 @@ class RegionReader:
     def keys(self) -> pa.Table:
         """Return the distinct keys of the rows that enter, of tombstones too."""
         return self._key_columns.filter(pa.array(self.newest))
+
+    def deletes(self) -> pa.Table:
+        """Return the distinct keys of the tombstones that enter."""
+        entering = self.newest & self.deleted
+        if not entering.any():
+            return self._key_columns.slice(0, 0)
+        return self._key_columns.filter(pa.array(entering))
 
     @property
     def upserted(self) -> Mask:

@@ -138,16 +138,17 @@ def open_generation(
         as_stored=base.has_narrow_dictionaries and base.dataset is base.stored,
     )
     identity: str | None = base.location.child(generation_dir(region_id, path))
-    missing = {*base.primary_key, TOMBSTONE}.difference(dataset.schema.names)
+    schema = dataset.schema  # converted anew with each access
+    missing = {*base.primary_key, TOMBSTONE}.difference(schema.names)
     if missing:
         raise CorruptDataError(
             f"{identity} lacks the columns {', '.join(sorted(missing))}, so that it is no "
             "generation of this table; keep it, and run memwal verify"
         )
-    unusable = frozenset(base.unusable).intersection(dataset.schema.names)
-    schema = pa.schema([f for f in dataset.schema if f.name not in unusable])
+    unusable = frozenset(base.unusable).intersection(schema.names)
     stored = with_field_ids(
-        schema, [f for f in dataset.lance_schema.fields() if f.name() not in unusable]
+        pa.schema([f for f in schema if f.name not in unusable]),
+        [f for f in dataset.lance_schema.fields() if f.name() not in unusable],
     )
     check_known_columns(stored, base.identified_schema, name=dataset.uri)
     if not has_same_fields(_without_tombstone_id(stored), _present_schema(base)):

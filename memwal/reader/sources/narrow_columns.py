@@ -30,8 +30,8 @@ from memwal.util.concurrency import run_all
 
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
-# Lance takes that many rows by their numbers in half the time in which it starts a scan.
-_TAKEN_ROWS: Final = 1_000
+TAKEN_ROWS: Final = 1_000
+"""Lance takes that many rows by their numbers in half the time in which it starts a scan."""
 # A generation with larger files is always read as a stream.
 _MAX_FILE_BYTES: Final = 64 << 20
 _KEY_FIELD: Final = b"primary-key"
@@ -134,7 +134,7 @@ def read_columns(source: GenerationSource, names: Sequence[str]) -> pa.Table:
     """Read columns of a flushed generation, in the order of its rows."""
     layout = layout_of(source)
     with lance_errors(f"reading {source.identity}"):
-        if layout.rows <= _TAKEN_ROWS and not layout.has_deletions:
+        if layout.rows <= TAKEN_ROWS and not layout.has_deletions:
             return source.dataset.take(range(layout.rows), columns=list(names))
         return source.dataset.scanner(columns=list(names), scan_in_order=True).to_table()
 

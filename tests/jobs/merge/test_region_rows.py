@@ -79,8 +79,7 @@ def contents(readers: Sequence[RegionReader]) -> list[tuple[int, int | None]]:
         if batches:
             stored = pa.Table.from_batches(batches)
             found += zip(stored["id"].to_pylist(), stored["n"].to_pylist(), strict=True)
-        deleted = reader.deleted[reader.newest]
-        found += [(key, None) for key in reader.keys().filter(pa.array(deleted))["id"].to_pylist()]
+        found += [(key, None) for key in reader.deletes()["id"].to_pylist()]
     return found
 
 
@@ -97,6 +96,15 @@ def test_shares_have_each_key_once(
     assert sorted(found, key=str) == sorted(written.items(), key=str)
     assert written.keys() == {key for key, _ in contents(read_shares(table, region, 1))}
     assert {key for key, n in expected.items() if n} <= written.keys()
+
+
+def test_rows_that_are_read_at_once_are_those_of_a_share(table: memwal.Table) -> None:
+    region = region_of(table)
+
+    whole = open_region(table.base(), region, Share(), {}, whole=True)
+
+    assert whole is not None
+    assert contents([whole]) == contents(read_shares(table, region, 1))
 
 
 @pytest.mark.few(1)
