@@ -137,12 +137,14 @@ class RegionPlaces:
         change of the spec by memwal merges those of the earlier specs first.
         """
         regions = list(manifests)
+        if len(regions) < 2:
+            return []
         by_place: dict[RegionPlace | None, list[RegionManifest]] = {}
         for manifest in regions:
             by_place.setdefault(self.place(manifest), []).append(manifest)
         specs = {place[0] for place in by_place if place is not None}
         if None in by_place or len(specs) > 1:
-            return [regions] if len(regions) > 1 else []
+            return [regions]
         return [group for group in by_place.values() if len(group) > 1]
 
 
