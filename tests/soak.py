@@ -7,8 +7,6 @@ had, and of each that broke a promise its seed and how to run it again. The exit
 there was one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The writer for asyncio: nothing blocks the loop, tasks share entries, cancelling is harmless."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

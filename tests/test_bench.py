@@ -1,7 +1,5 @@
 """Every benchmark runs, at a size that says nothing about speed."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

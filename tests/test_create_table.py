@@ -1,7 +1,5 @@
 """Setting tables up: new ones, and MemWAL on tables that exist."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

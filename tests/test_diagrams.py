@@ -1,7 +1,5 @@
 """The pictures of the pages are what the script draws, and can be read by everybody."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

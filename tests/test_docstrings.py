@@ -1,7 +1,5 @@
 """The examples in docstrings run, each with a table of three rows."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 No page is named here; what a page's blocks need is told by its own comments (CONTRIBUTING.md).
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

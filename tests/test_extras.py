@@ -1,7 +1,5 @@
 """What is said when a part of memwal is asked for that is not installed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import tomllib

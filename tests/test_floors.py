@@ -3,8 +3,6 @@
 Imports inside functions and under ``TYPE_CHECKING`` count as well.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,6 @@
 """What the code that is shipped never does. Ruff's rules of the kind S look for most of it; here is
 that nobody switches them off, and what they do not know."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

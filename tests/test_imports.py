@@ -1,7 +1,5 @@
 """What importing the library loads."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lance does not complain of the MemWAL index, unless the user wants to hear all that it has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The load notices what it is there for: rows that are lost, come back, go back, or are torn."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

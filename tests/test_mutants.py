@@ -1,7 +1,5 @@
 """The safeguards that ``make safeguards`` takes out are those of the code, and have tests."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

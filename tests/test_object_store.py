@@ -1,7 +1,5 @@
 """The whole life of a table on an object store, as on a local disk."""
 
-from __future__ import annotations
-
 from uuid import uuid4
 
 import lance

@@ -1,7 +1,5 @@
 """What the roles may do, by the policies that are written for them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

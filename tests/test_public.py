@@ -1,7 +1,5 @@
 """What is public is changed deliberately: see docs/compatibility.md."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from pathlib import Path

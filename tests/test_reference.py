@@ -1,7 +1,5 @@
 """The reference says all that there is: each name, command, option, key, error and variable."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

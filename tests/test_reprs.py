@@ -1,7 +1,5 @@
 """What a shell or a notebook shows of an object fits on a line, and costs nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree

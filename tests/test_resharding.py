@@ -1,7 +1,5 @@
 """Dividing a table anew: no acknowledged write is lost, and no older row wins."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Storage options come out nowhere, however much the store repeats of what it was asked."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

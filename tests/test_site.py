@@ -1,7 +1,5 @@
 """The documentation site: whole, strict, built and read without a network."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The face of a table."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from datetime import date, datetime, timedelta

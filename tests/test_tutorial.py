@@ -1,7 +1,5 @@
 """The tutorial keeps its word: a shell runs its commands, one block after another."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Another project's package ``memwal`` in the same folder."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Committing new MemWAL details as a strict compare-and-swap."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every file that Lance stores for a version is named, copied and checked."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

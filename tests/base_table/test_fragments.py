@@ -1,7 +1,5 @@
 """Sizes of fragments, and which of them a compaction rewrites together."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """No commit names a file that was not written whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tags that end by themselves."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

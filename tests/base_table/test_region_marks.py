@@ -1,7 +1,5 @@
 """What is known of regions outside of their folders, and who writes it when."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import timedelta
 from pathlib import Path

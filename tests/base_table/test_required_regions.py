@@ -1,7 +1,5 @@
 """What is not found is not taken for empty: a disk that is not mounted, a folder that is gone."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

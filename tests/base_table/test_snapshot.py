@@ -1,7 +1,5 @@
 """Opening the base table together with what its MemWAL index says."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Columns that another client adds in a form that ``memwal.enable`` refuses."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which error of memwal an exception of pylance is."""
 
-from __future__ import annotations
-
 import pytest
 
 from memwal.boundary.lance_errors import translate_lance_error

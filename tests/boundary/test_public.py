@@ -1,7 +1,5 @@
 """What the boundary lets out: memwal's own errors, and those of the caller's code."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

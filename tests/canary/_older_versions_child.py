@@ -1,7 +1,5 @@
 """Make a table, load the DAG files, and read the table, by Spark if it is there."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec

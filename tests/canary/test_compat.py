@@ -1,7 +1,5 @@
 """The table of tested versions, which ``scripts/compat.py`` writes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The list of facts is true of this repository, and a failure tells what it means."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

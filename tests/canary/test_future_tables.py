@@ -1,7 +1,5 @@
 """What a newer Lance or memwal may write is refused by one error, and nothing is changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from memwal.base_table.commit_records import commit_operation
 from memwal.errors import NewerFormatError
 from memwal.format._proto import lance_manifest_pb2
 from memwal.format.paths import REGION_MARKS_DIR, generation_dir, wal_key
+from memwal.jobs.job import JobResult
 
 Manifest = lance_manifest_pb2.Manifest
 
@@ -252,7 +251,7 @@ class TestUnknownFields:
         dataset.delete("id = 1")
         files = stored(filled)
 
-        def collect() -> memwal.JobResult:
+        def collect() -> JobResult:
             return collect_now(
                 filled, version_retention_seconds=3600 if kept == "by its age" else 0
             )

@@ -1,7 +1,5 @@
 """Facts about Lance that no other test shows by itself, each in the fewest steps."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from typing import Any

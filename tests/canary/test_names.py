@@ -1,7 +1,5 @@
 """Names of Lance that memwal calls are there, with the arguments that it gives them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

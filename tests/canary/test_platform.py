@@ -1,7 +1,5 @@
 """Facts about Spark, Airflow and Python packages around them."""
 
-from __future__ import annotations
-
 import inspect
 from importlib.metadata import PackageNotFoundError, requires, version
 

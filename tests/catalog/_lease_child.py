@@ -5,8 +5,6 @@ for every look that finds it in force; "lost" and the end when it is not. ``_lea
 URL FILE TIMES`` takes the lease so often, and each time adds one to the number in the file.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Catalogs with their schema: on SQLite, and on PostgreSQL where a test asks for both."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

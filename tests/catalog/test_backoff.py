@@ -1,7 +1,5 @@
 """Skipped regions and failed jobs: kept, tried again later and later, and forgotten."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID

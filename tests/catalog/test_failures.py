@@ -1,7 +1,5 @@
 """What fails lasts until the same succeeds once, and says what to do."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

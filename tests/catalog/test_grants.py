@@ -1,7 +1,5 @@
 """What users of a PostgreSQL database can do with the grants of the guide to security."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The newest samples and runs of many tables, on both databases."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 

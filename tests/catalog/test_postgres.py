@@ -1,7 +1,5 @@
 """The catalog on a real PostgreSQL, where it could differ from SQLite."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Due jobs and the report of Airflow, on either kind of database."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Runs that ended since somebody looked last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A schema of the next version: who may use it, and fleets before and after an upgrade."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Running the command line in this process, and a table with a backlog."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a shell is offered after Tab, as the shell asks for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

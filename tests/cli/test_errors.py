@@ -1,7 +1,5 @@
 """Exit codes, and one line on stderr."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

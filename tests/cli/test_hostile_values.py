@@ -1,7 +1,5 @@
 """What somebody wrote into a row, a name or an option does nothing to a terminal."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

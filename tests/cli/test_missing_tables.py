@@ -1,7 +1,5 @@
 """A table that does not exist: one exit code and one text, whichever command asks for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

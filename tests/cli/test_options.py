@@ -1,7 +1,5 @@
 """Storage options reach the store and are shown nowhere."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """How values are shown."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import UTC, date, datetime, time, timedelta

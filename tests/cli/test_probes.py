@@ -1,7 +1,5 @@
 """The probes of a fleet: alive while its loop turns, ready while the catalog answers."""
 
-from __future__ import annotations
-
 import socket
 import urllib.error
 import urllib.request

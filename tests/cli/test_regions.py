@@ -1,7 +1,5 @@
 """Regions on a command line: ids, or their first digits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Schemas and region specs from the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Where the repository's DAG file and plugins are, and a table that is registered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drivers in a cluster, in a real Airflow: found by the retry of a task, and ended with one."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

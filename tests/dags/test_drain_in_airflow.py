@@ -1,7 +1,5 @@
 """Many tables without DAGs of their own: a task for each pool does what is due of all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from dataclasses import replace

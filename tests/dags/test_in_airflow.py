@@ -1,7 +1,5 @@
 """The whole of it: a scheduler, a triggerer, the REST API, Spark, and a real table."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The scheduler and the triggerer are killed in the middle of a run, and started again."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from pathlib import Path

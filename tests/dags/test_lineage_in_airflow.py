@@ -1,7 +1,5 @@
 """A real Airflow with its provider of OpenLineage sends the lineage of jobs, and no secret."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

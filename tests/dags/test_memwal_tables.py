@@ -1,7 +1,5 @@
 """The DAG file as Airflow loads it, and, marked slow, as Airflow runs it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ by itself: no row is lost or doubled, and no run has failed without a failed job
 page go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

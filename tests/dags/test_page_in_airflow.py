@@ -3,8 +3,6 @@
 A picture of it goes to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

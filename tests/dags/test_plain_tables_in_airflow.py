@@ -3,8 +3,6 @@
 Airflow's metadata and the catalog are in PostgreSQL here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

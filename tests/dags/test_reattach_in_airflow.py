@@ -1,7 +1,5 @@
 """A task whose process is killed, in a real Airflow and with real Spark: its retry goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

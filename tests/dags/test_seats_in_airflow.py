@@ -1,7 +1,5 @@
 """Triggerers of few seats serve more tables than they have seats, and users' own tasks."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

@@ -3,8 +3,6 @@
 Pictures of the page meanwhile go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

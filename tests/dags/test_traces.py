@@ -1,7 +1,5 @@
 """Airflow's traces go on in the Spark application that a task starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs start by themselves when a job is due, whatever Airflow loses on the way."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import subprocess

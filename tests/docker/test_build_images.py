@@ -1,7 +1,5 @@
 """The script that builds the images: its commands, labels, times, and what it says of failures."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The services of one machine: valid, closed to other machines, and their programs exist."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The Dockerfile keeps the rules: images are small, pinned, unprivileged and free of secrets."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What containers start with: the arguments that Spark's and Airflow's pods come with."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@
 that the next run builds only what has changed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The examples' modules are scripts beside each other, so their folders go on the path."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

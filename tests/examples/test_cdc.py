@@ -1,7 +1,5 @@
 """Following a table of PostgreSQL: the copy is the same, whatever dies on the way."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

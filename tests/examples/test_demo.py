@@ -1,7 +1,5 @@
 """The flights demo as a whole, on a small scale and without Airflow."""
 
-from __future__ import annotations
-
 import io
 import json
 import signal

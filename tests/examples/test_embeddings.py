@@ -1,7 +1,5 @@
 """Vectors that follow texts: none is missing at the end, and none belongs to an earlier text."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The service: what it acknowledges is there, and what it cannot do it says."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

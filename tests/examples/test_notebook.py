@@ -1,7 +1,5 @@
 """The cells of the notebook run, one after another, and it is stored without their output."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

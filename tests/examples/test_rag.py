@@ -1,7 +1,5 @@
 """Documents that are taken up, replaced and withdrawn while they are searched."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The stream: its driver is killed again and again, and each batch is written once."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A catalog, and what a scrape of it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

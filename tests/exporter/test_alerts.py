@@ -1,8 +1,6 @@
 """The shipped alert rules: every name in them is one that is exposed, and they fire when they are
 meant to."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

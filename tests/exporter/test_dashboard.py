@@ -1,7 +1,5 @@
 """The shipped dashboard: whole, as Grafana takes it, and of metrics that are exposed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """docs/metrics.md and the table of all metrics say what the code says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from metric_tables import JOBS, TABLES, WRITERS, markdown

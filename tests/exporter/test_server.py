@@ -1,7 +1,5 @@
 """The Prometheus endpoint: what a scrape of a catalog shows, and what it costs."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Bounds of a column, from comparisons with constants."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """Parts of dates against Python's calendar, and against DataFusion's ``date_part``."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any, get_args
 

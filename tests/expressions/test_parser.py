@@ -1,7 +1,5 @@
 """Reading predicates: what is understood, and what rules nothing out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

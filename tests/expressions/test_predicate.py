@@ -1,7 +1,5 @@
 """How comparisons are shown to people."""
 
-from __future__ import annotations
-
 import pytest
 
 from memwal.expressions.parser import parse_alternatives

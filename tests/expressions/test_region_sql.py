@@ -1,7 +1,5 @@
 """Only words that are listed get through to the engine."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

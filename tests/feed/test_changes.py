@@ -1,7 +1,5 @@
 """What a feed returns for each source of changes."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from datetime import timedelta

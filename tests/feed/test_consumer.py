@@ -1,7 +1,5 @@
 """Consumers: what they read, what is held for them, and who may commit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

@@ -5,8 +5,6 @@ the end, so must a copy from each token that was ever given. By the grain "log" 
 been told every version that was acknowledged since, in the order of each key.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The log grain of a feed: each version of a row, in the order of its region."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

@@ -1,7 +1,5 @@
 """What a feed asks of an object store."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from support.data.tables import SCHEMA, rows

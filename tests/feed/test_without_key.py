@@ -1,7 +1,5 @@
 """The feed of a table without a primary key: each row once."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import suppress

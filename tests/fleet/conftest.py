@@ -1,7 +1,5 @@
 """Managed tables: a catalog, tables in it with a backlog, and generations that cannot be read."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Each thing is told once, to each channel, and not lost when it cannot be told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

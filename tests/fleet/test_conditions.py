@@ -1,7 +1,5 @@
 """What is wrong with tables, as the catalog tells it."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 

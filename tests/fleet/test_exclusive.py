@@ -1,7 +1,5 @@
 """A compaction that merges keep out gets exclusive access, and they start again behind it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Nobody starves, whoever else there is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Lance tables without MemWAL in a fleet: only the jobs that they have, from due to done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lance

@@ -1,7 +1,5 @@
 """Work beside the jobs of the policy: leased in place of those, and recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """One job of one managed table: due, leased, recorded, within the limits of its policy."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import threading

@@ -1,7 +1,5 @@
 """When a table is looked at."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Many tables at once: all are served, and what is broken stops nothing else."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

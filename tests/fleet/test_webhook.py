@@ -1,7 +1,5 @@
 """Messages to a webhook that fails, is slow, and whose address nobody may see."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The golden files that pylance wrote, and what they were made of."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

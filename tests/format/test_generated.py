@@ -1,7 +1,5 @@
 """The generated protobuf modules match the definitions in protos/."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The golden files are what the pylance of today writes."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What stands inside the files of Lance's vector indexes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

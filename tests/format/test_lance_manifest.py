@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Changing single columns of a Lance schema in its stored form."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 from lance.schema import LanceSchema
 

@@ -1,7 +1,5 @@
 """Entries are made of pieces, and must be what Arrow writes in one go."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a log tells of steps, as text, and in the head of an entry."""
 
-from __future__ import annotations
-
 import random
 
 import pyarrow as pa

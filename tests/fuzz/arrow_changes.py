@@ -1,7 +1,5 @@
 """Changes of Arrow streams, message by message (Arrow columnar format: IPC streaming format)."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Changes of bytes that know nothing of what they stand for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final

@@ -6,8 +6,6 @@ the play goes on behind the input.
 Any other death, by a signal or by hand, is a finding.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

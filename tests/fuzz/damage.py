@@ -3,8 +3,6 @@
 ``python -m fuzz.damage SEED COUNT``, as many as you like.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -5,8 +5,6 @@ decide an input; ``python -m fuzz.fuzz_readers READER SEED --only NUMBER`` gives
 without a limit on memory and steps, and shows what it does.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Changes of JSON documents, value by value, and texts that parsers of JSON stumble over."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from random import Random

@@ -1,7 +1,5 @@
 """Changes of the messages inside of a table's manifest file, with the frame around them whole."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from random import Random

@@ -4,8 +4,6 @@ A reader raises nothing but a ``MemWalError``, or makes something of the bytes. 
 used here as the library would, so that what only comes out later comes out here.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress

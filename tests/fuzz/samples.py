@@ -4,8 +4,6 @@ Most stand in the golden tables (``tests/golden``) and in what pylance's own wri
 format's tests (``tests/format/golden``); what these lack is made here.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

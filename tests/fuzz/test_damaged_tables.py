@@ -1,7 +1,5 @@
 """A table with a damaged file is read or refused, with a next step; nothing is lost or written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from random import choice

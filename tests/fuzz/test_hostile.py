@@ -1,7 +1,5 @@
 """What somebody who may write into a store could put there, one by one."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whatever the bytes are, a reader makes something of them, or refuses them as it must."""
 
-from __future__ import annotations
-
 import os
 from random import Random
 from typing import Any

@@ -6,8 +6,6 @@ them, and per table the rows that it shows, as ``{name}.parquet``, and those tha
 logs are replayed, where they differ, as ``{name}.replayed.parquet``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

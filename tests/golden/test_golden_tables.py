@@ -1,7 +1,5 @@
 """Tables that each version wrote are read, taken over and maintained by the code of today."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import tarfile

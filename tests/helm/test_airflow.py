@@ -1,8 +1,6 @@
 """What the chart makes for the official Airflow chart, held against the names that chart documents
 and against what stands in the cluster."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the containers are told to do is what the command line knows, and it does it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The Spark Connect server of the chart: its arguments, its clients, and that it starts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What the real Spark makes of the chart: pods, and requests that the rights are enough for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

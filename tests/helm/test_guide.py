@@ -1,7 +1,5 @@
 """The guide to Kubernetes names what there is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Network policies: all is denied, no rule is for everybody; renderings show what is allowed."""
 
-from __future__ import annotations
-
 import pytest
 from support.kubernetes.chart import (
     matches,

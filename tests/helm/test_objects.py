@@ -1,7 +1,5 @@
 """What the chart renders fits together: names, labels, selectors, references, ports, security."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Alert rules and dashboard: those that come with memwal, not copies of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The chart as a whole, held against stored renderings, which ``--renew`` writes anew."""
 
-from __future__ import annotations
-
 import re
 from difflib import unified_diff
 

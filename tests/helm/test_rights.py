@@ -1,7 +1,5 @@
 """Rights in the cluster: exactly these, for exactly those."""
 
-from __future__ import annotations
-
 import pytest
 from support.kubernetes.chart import Object, named, of_kind
 from support.kubernetes.chart_rights import DRIVER, SUBMIT

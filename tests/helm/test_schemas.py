@@ -1,7 +1,5 @@
 """Kubernetes understands whatever the chart renders, in every version that it allows."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Properties of Spark in the cluster: Spark knows them, and they encrypt what travels."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from functools import cache

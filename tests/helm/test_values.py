@@ -1,7 +1,5 @@
 """Values: what is wrong is refused with a reason, and what there is, is described."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

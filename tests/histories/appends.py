@@ -5,8 +5,6 @@ two processes merge, one runs the other jobs, and one reads. All of them are kil
 ``PYTHONPATH=tests python -m histories.appends SEED [SECONDS]`` runs one play.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

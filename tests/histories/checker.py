@@ -7,8 +7,6 @@ flushed before a checkpoint, and after other reads of the base table. So if a ke
 and is never older than its bound, its reads and writes have an order: :mod:`histories.register`.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import defaultdict

@@ -5,8 +5,6 @@ uses Lance may hang, therefore this one never opens a table: it reads orders fro
 input, a line each, and answers with a process id.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Another time of day for a process, Lance in it included, that can jump while it runs."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

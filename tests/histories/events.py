@@ -7,8 +7,6 @@ A process writes a line for each thing that it did, and for a write one from bef
 happen though nobody is told. Lines are written whole or not at all: a kill leaves no half of one.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

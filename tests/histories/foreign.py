@@ -1,7 +1,5 @@
 """A process of a play that acts on the table as clients do that know nothing of memwal."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Processes that read from afar, and those that look after the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -6,8 +6,6 @@ notes each call before it makes it, and again when it is acknowledged.
 ``PYTHONPATH=tests python -m histories.plain SEED [SECONDS]`` runs one play.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -10,8 +10,6 @@ A write of unknown outcome that nobody saw need not have happened. One that some
 delete of unknown outcome both are tried, as soon as something is placed that it had to come before.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@
 decides who is there and what is done to them when; the machine decides the rest.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shutil

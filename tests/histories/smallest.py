@@ -1,7 +1,5 @@
 """The smallest part of something wrong that is wrong by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 from histories.events import Read, Value, Write

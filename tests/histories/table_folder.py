@@ -4,8 +4,6 @@ Times during which a part of the table is away are kept in a file, so that proce
 of their errors may come of that.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import shutil

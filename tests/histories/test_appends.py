@@ -1,7 +1,5 @@
 """Rows of a table without a primary key are there once, whoever is killed, or it is noticed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

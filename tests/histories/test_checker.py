@@ -1,7 +1,5 @@
 """Histories that are right, and histories that are wrong in each way, are told apart."""
 
-from __future__ import annotations
-
 import pytest
 from histories.checker import check
 from histories.events import UNKNOWN, Bound, History, Level, Read, Value, Write

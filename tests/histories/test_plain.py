@@ -1,7 +1,5 @@
 """A table without MemWAL keeps its rows beside clients of LanceDB, or it is noticed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

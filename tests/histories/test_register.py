@@ -1,7 +1,5 @@
 """The order of one register's operations, against a search that tries every order there is."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Times during which something lasts that processes have to know of, kept in a file."""
 
-from __future__ import annotations
-
 import os
 import struct
 import time

@@ -1,7 +1,5 @@
 """Processes that write: with memwal's writer from several threads, with Lance's, and others'."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The process from which the processes of plays are forked, as the nemesis sees it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

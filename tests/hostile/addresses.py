@@ -1,7 +1,5 @@
 """Where things are, and what opens them: addresses, options, references, webhooks."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

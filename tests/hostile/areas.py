@@ -1,7 +1,5 @@
 """All areas."""
 
-from __future__ import annotations
-
 from hostile import addresses, command_line, filters, policies, records, regions, rows
 from hostile.harness import Area
 

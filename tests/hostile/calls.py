@@ -3,8 +3,6 @@
 All of it is derived from the code: a new method is tried from its first day on.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass

@@ -1,7 +1,5 @@
 """Every command with options and arguments at random, as the program itself describes them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Predicates over a table of which rows are deleted, replaced and not merged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

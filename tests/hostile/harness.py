@@ -5,8 +5,6 @@ whatever is raised must be an error of ours that shows no secret. Everything els
 ``KeyError``, a panic of a native library, a recursion that ends the process.
 """
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """When and how a table is maintained, and what its rows must be like."""
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentParser
 from collections.abc import Iterator

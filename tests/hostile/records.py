@@ -1,7 +1,5 @@
 """Files that describe tables, and the options of a load."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

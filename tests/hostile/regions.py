@@ -1,7 +1,5 @@
 """How rows are divided: expressions, and what a command line says of regions and columns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

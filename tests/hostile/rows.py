@@ -1,7 +1,5 @@
 """Rows of every type that Arrow has, for tables of other types."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

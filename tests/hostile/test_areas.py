@@ -4,8 +4,6 @@ More of it, with a seed of one's own:
 ``PYTHONPATH=tests:plugins python -m hostile.try_inputs all 10000``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A few words that stand for more than a machine has: they are refused before they are followed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

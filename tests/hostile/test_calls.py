@@ -1,7 +1,5 @@
 """Wrong arguments of every public call: a result or a MemWalError, and the table as before."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import uuid

@@ -1,7 +1,5 @@
 """Wrong arguments of every public call of a catalog and of the fleet: a result or a MemWalError."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Names of columns in which anything may stand: refused at once, or good for everything."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data Docs show columns and values of whoever made the table: as text, and never as a page."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

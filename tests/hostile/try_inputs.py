@@ -3,8 +3,6 @@
 ``python -m hostile.try_inputs AREA [EXAMPLES] [SEED]`` tries one area, or ``all`` of them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

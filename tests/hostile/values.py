@@ -1,7 +1,5 @@
 """What people, and those who mean harm, write into fields, files and addresses."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar

@@ -1,7 +1,5 @@
 """Casts: the same value in another type, or a refusal that names where it stands."""
 
-from __future__ import annotations
-
 import datetime as dt
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows and keys in every form that callers have."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal

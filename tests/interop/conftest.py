@@ -1,7 +1,5 @@
 """Fixtures of the tests with Lance's and LanceDB's own clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

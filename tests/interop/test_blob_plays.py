@@ -5,8 +5,6 @@ The appends are beside the log, as those of LanceDB.
 After each act every acknowledged blob is read as it was given.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

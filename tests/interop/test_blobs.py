@@ -1,7 +1,5 @@
 """Blob columns: memwal reads and keeps those of Lance's clients, and they those of memwal."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generations carry the base table's indexes with its parameters, and Lance searches by them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A table that lance-context writes too, with a Lance of its own that is older than pylance's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

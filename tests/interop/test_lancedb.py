@@ -1,7 +1,5 @@
 """A table that LanceDB and memwal share: each goes on where the other stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns stored as dictionaries with narrow indices, with more values than these can number."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lance's scanner, point lookup and vector search show what our writer wrote, as ours do."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 from pathlib import Path

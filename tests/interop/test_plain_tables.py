@@ -1,7 +1,5 @@
 """Lance tables without MemWAL: everything but what needs a log, in the tables of other clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lance's mergers and our jobs commit to one table at once, and no progress and no row is lost."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

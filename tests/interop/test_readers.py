@@ -4,8 +4,6 @@ Writes, flushes, merges of which some die half-way or are Lance's own, index bui
 and takeovers; after each of them scans, counts, lookups, and searches by vector, text and both.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs that are damaged, given up, sealed or large, between our writers and Lance's."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Regions whose ids another client has chosen: adopted, or refused before a row is acknowledged."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

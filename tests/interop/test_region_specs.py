@@ -1,7 +1,5 @@
 """What LanceDB and pylance do with tables that are divided in ways they do not know."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from pathlib import Path

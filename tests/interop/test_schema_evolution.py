@@ -4,8 +4,6 @@ Lance identifies a column by its field id, whatever it is called. Each change is
 are flushed and not merged, or durable in the log and not flushed.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Our vector search beside Lance's own, and beside one table that has everything merged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lance

@@ -1,7 +1,5 @@
 """A table with stable row ids that Lance's writer, LanceDB and memwal write together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lancedb

@@ -1,7 +1,5 @@
 """Tables without a primary key: what Lance's own writer makes and reads, and what ours does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from datetime import timedelta
@@ -24,6 +22,7 @@ from memwal.lsm.wal.log import find_tip
 from memwal.quality.quarantine import Quarantine, origins_of
 from memwal.quality.rules import QualityRules
 from memwal.quarantine_review import release, waiting_rows
+from memwal.queries import Queries
 from memwal.region.spec import RegionSpec
 
 _SIZE = 4
@@ -39,7 +38,7 @@ def rows(*at: int | None) -> pa.Table:
     return pa.Table.from_pylist(values, SCHEMA)
 
 
-def moments(queries: memwal.Queries) -> list[int | None]:
+def moments(queries: Queries) -> list[int | None]:
     """Return the moments of all rows in the order of a scan."""
     found: list[int | None] = queries.scan(columns=["at"]).to_table().column("at").to_pylist()
     return found

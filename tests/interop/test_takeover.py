@@ -1,7 +1,5 @@
 """One writer goes on where another kind of writer stopped, was killed, or still writes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

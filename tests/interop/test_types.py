@@ -1,7 +1,5 @@
 """Columns and keys of every type: ours written and Lance's read, and the other way round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Reading a table's backlog."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID, uuid4
 

@@ -1,7 +1,5 @@
 """A live writer of Lance keeps what it may read, until it is gone for long, or too much is kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import suppress

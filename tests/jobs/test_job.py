@@ -1,7 +1,5 @@
 """Results that were written down are read back."""
 
-from __future__ import annotations
-
 import json
 import time
 

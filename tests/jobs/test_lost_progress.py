@@ -1,7 +1,5 @@
 """The base table goes back behind generations that were merged into it, by other clients."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

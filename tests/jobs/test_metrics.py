@@ -1,7 +1,5 @@
 """Metrics of the jobs that a process ends, collected by OpenTelemetry's own SDK."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress of jobs: reports that go from nothing to all, and a bar on a terminal only."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the status says of files and versions, and what it costs."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Status tells which regions have rows of writers that are closed or dead."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hashes of keys: the same for the same key, different for different ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

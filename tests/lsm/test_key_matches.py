@@ -1,7 +1,5 @@
 """Finding rows whose key is among many keys."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

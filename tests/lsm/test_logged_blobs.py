@@ -1,7 +1,5 @@
 """Blobs of version 2 as log entries have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID
 

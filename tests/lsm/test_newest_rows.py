@@ -1,7 +1,5 @@
 """The newest row of each key."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

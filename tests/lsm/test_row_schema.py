@@ -1,7 +1,5 @@
 """From what a caller hands in to the rows that are stored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

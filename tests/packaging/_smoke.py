@@ -3,8 +3,6 @@
 ``python -I _smoke.py EXTRA FOLDER``: uses what the extra is for; an exception is a failure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

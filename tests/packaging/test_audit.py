@@ -1,7 +1,5 @@
 """The audit of the locked packages, against an index of the tests' own."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """What a wheel and an sdist hold, as the build would choose it from this checkout."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

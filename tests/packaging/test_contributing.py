@@ -1,7 +1,5 @@
 """What contributors start from names programs, make targets and checks that exist."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 It runs the whole pages docs/install.md and docs/quickstart.md, and what README.md says to install.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The built package in environments that hold one extra each and nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

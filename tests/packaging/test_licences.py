@@ -1,7 +1,5 @@
 """The page of licences: every package of every image is there, under one that lets us ship it."""
 
-from __future__ import annotations
-
 import re
 from email.message import Message
 

@@ -1,7 +1,5 @@
 """An Airflow of the tests' own, set before Airflow is imported, and a table with a backlog."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The DAG that starts the DAGs of tables that are due."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

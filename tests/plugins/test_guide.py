@@ -1,7 +1,5 @@
 """The examples of docs/airflow.md, as Airflow loads and runs them."""
 
-from __future__ import annotations
-
 import re
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Connections, and parameters of runs, in which anything may stand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

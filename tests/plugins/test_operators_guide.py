@@ -1,7 +1,5 @@
 """The guide to the operators keeps its word: its DAGs load, and run."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The scheduler imports what its tasks need, and its forks work."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.sdk.definitions.param import ParamsDict

@@ -1,7 +1,5 @@
 """The seats of triggerers that tables need, by the settings and the database of Airflow."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

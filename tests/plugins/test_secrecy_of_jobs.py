@@ -5,8 +5,6 @@ command lines and environments of all processes, the files that others could rea
 event log, Airflow's logs and database, and the catalog.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from memwal_airflow.skips import TaskSkipReason
 
 from memwal import fleet

@@ -1,7 +1,5 @@
 """A simulated week: no run without work, and no due table without a run."""
 
-from __future__ import annotations
-
 import pytest
 from memwal_airflow.triggers.due import LAST_REPEAT_SECONDS
 from support.airflow.week import DAY, Week

@@ -1,7 +1,5 @@
 """A consumer is made, commits, begins again and is dropped, until the power goes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lance

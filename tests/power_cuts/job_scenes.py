@@ -1,7 +1,5 @@
 """A job runs on a table with something to do for each, until the power goes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

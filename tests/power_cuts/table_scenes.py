@@ -1,7 +1,5 @@
 """A table is made, enabled, tagged, copied, indexed, cleaned up, until the power goes."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

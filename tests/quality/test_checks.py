@@ -1,7 +1,5 @@
 """Expectations over Arrow, on values that are odd."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A merge with a quarantine that is killed, disturbed or overtaken at each of its steps."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Reading suites and rules, and what is wrong with some."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import replace

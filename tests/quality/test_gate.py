@@ -1,7 +1,5 @@
 """What a merge lets into the base table, and what it keeps out."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows in quarantine: shown, written again, discarded."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import UTC, datetime, timedelta
 from typing import Any

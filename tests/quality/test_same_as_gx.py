@@ -1,7 +1,5 @@
 """What is decided over Arrow is what Great Expectations decides, on random rows."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

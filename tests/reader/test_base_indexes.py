@@ -1,7 +1,5 @@
 """Which fragments have rows that merges brought: for the others no generation may answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keys of the base table are found in the pages of its index, while these tell all of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

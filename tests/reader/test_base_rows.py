@@ -1,7 +1,5 @@
 """Finding rows of the base table by key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches of a scan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

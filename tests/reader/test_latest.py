@@ -1,7 +1,5 @@
 """Which rows of the generations count."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Looking rows up by key."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What a lookup asks of an object store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import lance

@@ -1,7 +1,5 @@
 """The memory of a process that reads on and on."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

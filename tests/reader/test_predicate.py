@@ -1,7 +1,5 @@
 """Predicates that are given as text."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, rows, state

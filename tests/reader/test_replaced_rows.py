@@ -1,7 +1,5 @@
 """Rows of the base table that unmerged generations replaced, from one version to the next."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Results of lookups and searches: they run when they are used, as scans do."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Sets of rows as Lance's scanner takes them."""
 
-from __future__ import annotations
-
 import lance
 import numpy as np
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The merging scan: columns, filters, limits, and what it is asked in vain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scans that are under way when what they read is merged, collected or cleaned up."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Searches of real sentences: what is merged, flushed and unflushed is searched as one table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

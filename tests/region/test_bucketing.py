@@ -1,7 +1,5 @@
 """Buckets must equal those of Lance's own evaluator, bit for bit."""
 
-from __future__ import annotations
-
 import tracemalloc
 from decimal import Decimal
 

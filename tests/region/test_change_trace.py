@@ -1,7 +1,5 @@
 """The trace that commits of a region's manifest leave in an object store."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """``murmur3`` and ``murmur3_multi`` against mmh3 over bytes that Python put together."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import struct

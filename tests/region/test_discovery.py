@@ -1,7 +1,5 @@
 """Which regions a table has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID, uuid4
 

@@ -1,7 +1,5 @@
 """Both dialects of the hash, over many values and over one, against mmh3 and plain Python."""
 
-from __future__ import annotations
-
 import mmh3
 import numpy as np
 import pytest

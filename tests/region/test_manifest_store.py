@@ -1,7 +1,5 @@
 """Reading and committing the manifest of one region."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Region ids must equal the folder names of a real LanceDB table."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

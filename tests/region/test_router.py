@@ -1,7 +1,5 @@
 """Every row must land once, in order, in the region where LanceDB would put it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import gc
 import hashlib

@@ -1,7 +1,5 @@
 """Stored form of rows."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from memwal.format.paths import TOMBSTONE

@@ -1,7 +1,5 @@
 """Specs must be stored as LanceDB stores them, and read back from what it stored."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from collections.abc import Callable

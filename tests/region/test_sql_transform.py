@@ -1,7 +1,5 @@
 """Region expressions: evaluated by DataFusion, and held to the six rules of the spec."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Every transform against plain Python and against the expression the spec derives for it."""
 
-from __future__ import annotations
-
 from decimal import ROUND_DOWN, Context, Decimal
 from typing import Any
 

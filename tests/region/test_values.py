@@ -1,7 +1,5 @@
 """Region values keep their meaning in manifests, and their name whatever the width of a type."""
 
-from __future__ import annotations
-
 import datetime as dt
 from decimal import Decimal
 from typing import Any

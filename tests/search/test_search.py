@@ -1,7 +1,5 @@
 """Searches by vectors and texts together, and the form of every search's result."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ It stands in the place of Lance, with the rules of its commits: one is made from
 refused when somebody else's touched the same rows since, or what the committer says it rests on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

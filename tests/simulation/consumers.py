@@ -5,8 +5,6 @@ told again: which rows of generations and logs are changes is memwal's own decis
 table is a model here.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 ``python -m simulation.explore SEED [STEPS]`` explores one again and tells the end of what happened.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Collectors are memwal's own. A merge is ``memwal.jobs.merge.commit`` or
 here.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The table of a simulated world: its store, its base table, and what somebody all-knowing sees."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

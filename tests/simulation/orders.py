@@ -6,8 +6,6 @@ instead, the process dies, or its answer gets lost; then every two such requests
 process that is interrupted stands still for a moment, or for longer than anything is kept.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """How every reader of a simulated table reads: manifests, then base table, then generations."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable, Mapping
 from uuid import UUID

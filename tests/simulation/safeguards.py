@@ -1,7 +1,5 @@
 """Safeguards that the models of a simulated table repeat, each with the edit that takes it out."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

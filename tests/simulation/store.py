@@ -1,7 +1,5 @@
 """The object store of a simulated world: exact, and with a clock of its own."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta

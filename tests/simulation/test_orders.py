@@ -1,7 +1,5 @@
 """Every order of a few requests keeps the promises, and shows when a safeguard is taken out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Random worlds keep their promises, and notice when a safeguard is taken out."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -9,8 +9,6 @@ that may have been in the log unflushed, also one without an answer, would allow
 writes that are flushed for certain.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -6,8 +6,6 @@ The code of the processes is the real one and knows nothing of that: it calls a 
 ``time.sleep``.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

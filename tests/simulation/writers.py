@@ -1,7 +1,5 @@
 """Writers of one region, by memwal's claim, replay, log and flush; only the files are modelled."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """One local Spark session for all tests of this folder, and a table with a backlog."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every Spark application does around its job; Spark itself stands still here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tables with blobs as data frames: their sizes, and the other columns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

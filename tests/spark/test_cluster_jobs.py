@@ -1,7 +1,5 @@
 """The jobs where driver and executors are processes of their own, on one machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs in a session of Spark Connect, on a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Merges on Spark whose tasks fetch credentials where they run, and outlive them there."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Tables as data frames on a real Spark session, against the table's own scan."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Tables as data frames where driver and executors are processes of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

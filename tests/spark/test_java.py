@@ -1,7 +1,5 @@
 """Finding a Java, with stand-ins that answer as Java does."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

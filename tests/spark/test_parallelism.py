@@ -1,7 +1,5 @@
 """Number of tasks that a cluster runs at once, by its settings and by what has registered."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

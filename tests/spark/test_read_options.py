@@ -1,7 +1,5 @@
 """Options of a load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID
 

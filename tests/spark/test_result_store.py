@@ -1,7 +1,5 @@
 """Results of applications, in files and in object stores."""
 
-from __future__ import annotations
-
 import os
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Tasks on a real Spark session."""
 
-from __future__ import annotations
-
 import logging
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What sessions are made with."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Table functions of Spark SQL, in a real session."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A trace goes on in another process: in a Spark application, and in its workers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What differs between versions of Spark."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

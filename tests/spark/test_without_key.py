@@ -1,7 +1,5 @@
 """Tables without a primary key on Spark: each row once, in reads, streams and divided merges."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

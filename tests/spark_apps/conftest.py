@@ -1,7 +1,5 @@
 """Running the applications: by spark-submit as users do, or here with Spark standing still."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """What each application does with its command line, on real tables."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The applications as users start them: by spark-submit, with a driver and workers of their own."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """What every store must do, whatever it is made of."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Texts of obstore that cannot be provoked here, as it wrote them elsewhere."""
 
-from __future__ import annotations
-
 import pytest
 from obstore.exceptions import GenericError, NotFoundError, PermissionDeniedError
 

@@ -1,7 +1,5 @@
 """When credentials are fetched, what happens when their source fails, and who is asked."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What only a local table has: fsync, links, locks, crashes and full disks."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -3,8 +3,6 @@
 This is no Mac and no Windows: only the names are missing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

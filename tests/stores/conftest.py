@@ -1,7 +1,5 @@
 """Real object stores and exact emulators, for tests of a table's whole life on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Azure Blob Storage: tokens that end, and the spellings of addresses and options."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

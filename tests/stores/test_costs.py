@@ -1,7 +1,5 @@
 """How many requests operations make; ``docs/stores.md`` has some, ``-s`` prints them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 """Credentials that really end, while writers live and jobs run: nothing is ever asked with old ones
 by whoever can ask for new ones."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What ``memwal doctor`` finds in stores that are fit, and in stores that are not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -1,7 +1,5 @@
 """The whole life of a table on every store, with Lance's own writer and reader taking part."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Sequence
 from contextlib import suppress

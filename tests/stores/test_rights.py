@@ -1,7 +1,5 @@
 """Every role does its whole work under its own policy, and what it has no right to is denied."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence

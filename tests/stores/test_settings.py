@@ -1,7 +1,5 @@
 """Wrong settings and refusing stores: what is told, after how many requests, and that it is all."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Stores that throttle, hang up, are slow or refuse while a writer lives: what was acknowledged
 stays, and what was not is said."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,7 +1,5 @@
 """Files into which tasks write while they run."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

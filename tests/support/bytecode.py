@@ -1,7 +1,5 @@
 """The bytecode of tests, which the processes of a run make together in a new clone."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which tests run in one process, one after another, and which tests begin first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

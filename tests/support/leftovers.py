@@ -1,7 +1,5 @@
 """What a module of tests must not leave behind: environment variables, threads, processes."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

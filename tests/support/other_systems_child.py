@@ -5,8 +5,6 @@ imported. Steps: ``imports`` all modules; ``write`` some rows and die; ``go-on``
 all jobs. Prints what it found, as JSON.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import importlib

@@ -1,7 +1,5 @@
 """Programs of Python that tests run in a process of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

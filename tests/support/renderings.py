@@ -1,7 +1,5 @@
 """Renderings that are stored beside their tests: ``pytest --renew FILE`` writes them anew."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Servers of tests: in a thread of the test, or a program in a process of its own."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

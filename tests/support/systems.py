@@ -1,7 +1,5 @@
 """Systems that lack what Linux has: it is taken away here, by name, from this process."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Spans of jobs: which there are, below which, and what they say of errors."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Any

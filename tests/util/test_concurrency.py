@@ -1,7 +1,5 @@
 """Calls that several threads share."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait

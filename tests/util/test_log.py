@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

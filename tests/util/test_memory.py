@@ -1,7 +1,5 @@
 """Release of memory that tasks leave behind."""
 
-from __future__ import annotations
-
 import pytest
 from support.processes import run_python
 

@@ -1,7 +1,5 @@
 """Retrying after lost races."""
 
-from __future__ import annotations
-
 import pytest
 from support.stores.faulty_store import skip_waits
 

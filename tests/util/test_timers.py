@@ -1,7 +1,5 @@
 """TimerThread: deadlines by a clock that the test moves, and an end without a wait."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading

@@ -1,7 +1,5 @@
 """What tests of the writer share."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Writes in an ``atexit`` handler, when Python has shut all thread pools down."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.processes import run_python

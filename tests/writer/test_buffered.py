@@ -1,7 +1,5 @@
 """Buffered writes: acknowledged at once, durable later, and a handle that tells when."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 What becomes of rows from before each change is in tests/interop/test_schema_evolution.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import lance

@@ -1,7 +1,5 @@
 """Writers and forks: a child must be told no, at once, whatever its parent was doing."""
 
-from __future__ import annotations
-
 import textwrap
 
 from support.data.tables import MakeTable, generations, log, state

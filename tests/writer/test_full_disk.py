@@ -1,7 +1,5 @@
 """A disk that is full: a clear error, and the writer goes on when there is space again."""
 
-from __future__ import annotations
-
 from support.data.tables import MakeTable, log
 from support.processes import run_python
 

@@ -1,7 +1,5 @@
 """Logs and stats never hold data or secrets, least of all when something fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

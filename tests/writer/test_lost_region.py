@@ -1,7 +1,5 @@
 """A region whose folder was lost, or came back older than the base table: nothing new is lost."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

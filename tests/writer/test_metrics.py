@@ -1,7 +1,5 @@
 """Metrics, collected by OpenTelemetry's own SDK."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

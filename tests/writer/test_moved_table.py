@@ -1,7 +1,5 @@
 """A table that is moved, or replaced by a backup, under an open writer."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows whose region value is null have a region of their own, under every kind of region field."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A process without free descriptors, threads or memory gets an error, and then goes on."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

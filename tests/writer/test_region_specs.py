@@ -1,7 +1,5 @@
 """Writers of tables that are divided by hand, by columns beside the key, and anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID, uuid4
 

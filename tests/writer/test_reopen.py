@@ -1,7 +1,5 @@
 """Producers that share a region and claim it back from each other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack

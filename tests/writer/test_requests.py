@@ -5,8 +5,6 @@ Lance itself writes the rows and the files of the key index. If it builds indexe
 them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from fnmatch import fnmatchcase
 

@@ -1,7 +1,5 @@
 """Writers that give up what is in the log."""
 
-from __future__ import annotations
-
 import pytest
 from support.data.tables import REGION, MakeTable, log, rows, state
 

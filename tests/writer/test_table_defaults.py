@@ -1,7 +1,5 @@
 """Writers start from the settings of their table, whoever stored them."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The writer of a table: routing to regions, claiming on demand, and refusing what does not fit."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

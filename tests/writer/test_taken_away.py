@@ -1,7 +1,5 @@
 """MemWAL is taken away from a table, or given another spec, under an open writer."""
 
-from __future__ import annotations
-
 import os
 import time
 from datetime import timedelta

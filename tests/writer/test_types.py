@@ -1,7 +1,5 @@
 """Columns and keys of every type, through the writer and every read; and what is refused, when."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

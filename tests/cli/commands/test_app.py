@@ -1,7 +1,5 @@
 """The program as a whole: help, version, how fast it starts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """memwal catalog: registering tables, policies, snapshot, upkeep of the catalog itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lance

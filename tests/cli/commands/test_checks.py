@@ -1,7 +1,5 @@
 """``memwal status`` and ``verify`` on real tables."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

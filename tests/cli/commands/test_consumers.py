@@ -1,7 +1,5 @@
 """``memwal consumers``, and consumers in ``memwal status``."""
 
-from __future__ import annotations
-
 import pytest
 from support.data.tables import flush_and_merge
 from support.faults.collecting import DAY, collect

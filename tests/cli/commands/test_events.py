@@ -1,7 +1,5 @@
 """memwal fleet events: what is wrong, and a webhook that hears of it once."""
 
-from __future__ import annotations
-
 import pytest
 
 from memwal.catalog import Catalog

@@ -1,7 +1,5 @@
 """memwal fleet and metrics, memwal status of managed tables, memwal jobs run, skipped and retry."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``memwal gc`` on real tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """index, and index migrate, on real tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``memwal inspect``."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from uuid import uuid4

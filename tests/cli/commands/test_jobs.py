@@ -1,7 +1,5 @@
 """merge, index, snapshot and checkpoint on real tables."""
 
-from __future__ import annotations
-
 import re
 
 import lance

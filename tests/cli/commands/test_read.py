@@ -1,7 +1,5 @@
 """``memwal read``."""
 
-from __future__ import annotations
-
 import pytest
 from support.data.tables import keys, rows
 

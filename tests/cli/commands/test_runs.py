@@ -1,7 +1,5 @@
 """memwal jobs: runs with their progress, and leases."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

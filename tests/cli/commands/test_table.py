@@ -1,7 +1,5 @@
 """Commands that make tables."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import lance

@@ -5,8 +5,6 @@ in. Names and times that Lance draws afresh on every run (generation tokens, ind
 run to run, all else must not.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Copies of one prepared table, and jobs on them with faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

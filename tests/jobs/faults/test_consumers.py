@@ -3,8 +3,6 @@
 What the consumer needs is kept, or its next call tells that it expired.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

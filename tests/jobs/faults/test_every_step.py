@@ -1,7 +1,5 @@
 """Every job, with every fault, at every step: nothing is lost, and the next run completes."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

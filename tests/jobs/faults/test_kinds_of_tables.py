@@ -5,8 +5,6 @@ the bytes of its blob. No key hides a row that is there twice. Blobs are in the 
 in a file with others, or in a file of their own.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from support.oracles.native import collect_all
 from support.stores.faulty_store import FaultyStores, skip_waits
 
 import memwal
+from memwal.queries import Queries
 from memwal.storage.location import TableLocation
 
 Rows = Counter[Any]
@@ -65,7 +64,7 @@ class Counts:
             look_verified(table)
 
     @staticmethod
-    def shown(queries: memwal.Queries) -> Rows:
+    def shown(queries: Queries) -> Rows:
         """Return the rows that are read."""
         return Counter(queries.scan(columns=["n"]).to_table().column("n").to_pylist())
 
@@ -84,7 +83,7 @@ class BlobCounts(Counts):
         assert blobs.read(table.fresh().take_blobs(list(ids), "image")) == list(values)
 
     @staticmethod
-    def shown(queries: memwal.Queries) -> Rows:
+    def shown(queries: Queries) -> Rows:
         found = queries.scan(columns=["id", "image"], blob_handling="all_binary").to_table()
         return Counter(zip(*(column.to_pylist() for column in found.columns), strict=True))
 

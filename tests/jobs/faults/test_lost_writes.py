@@ -1,7 +1,5 @@
 """Writes inside Lance that fail for a moment: nothing that is named lacks a byte."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every job stands still at its steps, past any lease and any grace, while others go on."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

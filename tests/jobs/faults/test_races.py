@@ -1,7 +1,5 @@
 """Races that have lost rows somewhere, each by its name."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

@@ -6,8 +6,6 @@ the order wants: past any lease, past any grace. What is not decided is the orde
 job makes from several threads.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

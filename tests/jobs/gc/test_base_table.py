@@ -1,7 +1,5 @@
 """What belongs to no region: index files, staged files, old versions of the base table."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What tags and branches hold: read at them, before and after every collection, by two readers."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import UTC, datetime, timedelta
 

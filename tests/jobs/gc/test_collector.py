@@ -1,7 +1,5 @@
 """The lists of collectors: none is missing, and generations are dropped last."""
 
-from __future__ import annotations
-
 from memwal.jobs.gc import GarbageKind
 from memwal.jobs.gc.job import REGION_COLLECTORS, TABLE_COLLECTORS
 

@@ -1,7 +1,5 @@
 """What goes and, for what stays, why and until when: every reason in a table of its own."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from datetime import datetime

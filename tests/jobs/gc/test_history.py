@@ -1,7 +1,5 @@
 """Reading as little as possible of the versions of a region's manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

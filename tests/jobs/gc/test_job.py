@@ -1,7 +1,5 @@
 """Collecting what nobody needs: never too much, never too early, and to the end."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

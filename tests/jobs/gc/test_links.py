@@ -1,7 +1,5 @@
 """Symbolic links in a table: read, written and copied through, reported, never collected."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Collecting on an object store, where nothing is a folder and deletes go in batches."""
 
-from __future__ import annotations
-
 import pytest
 from lance.mem_wal import LsmScanner
 from support.data.tables import (

@@ -1,7 +1,5 @@
 """Which generations somebody may still read."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 

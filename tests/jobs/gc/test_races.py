@@ -1,7 +1,5 @@
 """The collector at the worst moment: against readers, writers, mergers, tags and itself."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace

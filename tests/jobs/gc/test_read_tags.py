@@ -1,7 +1,5 @@
 """Tags of reads: what they hold, until when, and that nobody else's tags are touched."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

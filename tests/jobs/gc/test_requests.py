@@ -1,7 +1,5 @@
 """What a collection costs: requests a region, in a table of many, and with long histories."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 from dataclasses import replace

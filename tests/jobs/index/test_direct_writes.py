@@ -1,7 +1,5 @@
 """Indexing rows that other clients wrote to the base table directly, beside the log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path

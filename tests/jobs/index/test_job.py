@@ -1,7 +1,5 @@
 """Catching maintained indexes up with what was merged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

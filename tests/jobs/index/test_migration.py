@@ -1,7 +1,5 @@
 """Giving a vector index another model, with whatever may happen in between."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Building what an index lacks in parts."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Indexes with missing or damaged files: left out of reads, and replaced by index builds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

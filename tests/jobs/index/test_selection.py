@@ -1,7 +1,5 @@
 """Maintaining more indexes of a table that is in use, and fewer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import lance

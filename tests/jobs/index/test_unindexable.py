@@ -1,7 +1,5 @@
 """Rows that an index refuses: it is built without them, and they are reported and found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small merges that find the rows to replace by few pages of an index on the key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

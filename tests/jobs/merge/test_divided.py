@@ -1,7 +1,5 @@
 """A merge divided into tasks: the same rows as one worker merges, every step killed and raced."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Merging generations into the base table, with every step killed, paused, raced and repeated."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Small merges without an index on the key: they read fragments that may have their keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How fragments and keys are divided among the tasks that match them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

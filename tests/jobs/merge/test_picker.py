@@ -1,7 +1,5 @@
 """Which generations a merge selects, in which task and commit, and why not the others."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

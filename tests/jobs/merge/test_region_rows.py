@@ -1,7 +1,5 @@
 """Rows of a region, read in shares: each key once, with its newest row."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Files of a run of a divided merge."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID
 

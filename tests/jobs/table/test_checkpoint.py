@@ -1,7 +1,5 @@
 """Merging and indexing until what had been flushed at a moment is in the base table."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from typing import Any

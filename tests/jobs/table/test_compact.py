@@ -1,7 +1,5 @@
 """Compacting the base table."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Copying a table: what was acknowledged before is in the copy, whatever goes on meanwhile."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress

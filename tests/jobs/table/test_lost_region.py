@@ -1,7 +1,5 @@
 """A region that is lost for good starts over, with numbers that the lost one cannot have."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Checks of the base table, and suites that are proposed from it."""
 
-from __future__ import annotations
-
 import json
 import random
 from datetime import UTC, datetime

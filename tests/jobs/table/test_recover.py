@@ -1,7 +1,5 @@
 """Rows that writers left in the log are flushed, and a writer that lives after all goes on."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from contextlib import nullcontext, suppress

@@ -1,7 +1,5 @@
 """Restore the base table to a version, and decide about what it lost."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import lance

@@ -1,7 +1,5 @@
 """Tables with files outside of their folder: refused, or with an allowance used by every job."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

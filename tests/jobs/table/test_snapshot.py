@@ -1,7 +1,5 @@
 """Publishing the state of all regions in the MemWAL index."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A table in every state that a region can have, by us and by Lance, and how to spoil it."""
 
-from __future__ import annotations
-
 import shutil
 import time
 import zlib

@@ -1,7 +1,5 @@
 """The base table, spoiled in one way each."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """Flushed generations, spoiled in one way each."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Indexes of the base table and of generations, spoiled in one way each."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

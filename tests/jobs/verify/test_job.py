@@ -1,7 +1,5 @@
 """How a verification is divided, run and told."""
 
-from __future__ import annotations
-
 import json
 import re
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Verifying while everybody else is at work: nothing is found, and nothing is in the way."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The history of a region's manifest, spoiled in one way each."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Comparing rows of any type."""
 
-from __future__ import annotations
-
 import math
 
 import pyarrow as pa

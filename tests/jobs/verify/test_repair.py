@@ -1,7 +1,5 @@
 """What can be healed is, twice as well as once; what cannot is left."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from datetime import timedelta

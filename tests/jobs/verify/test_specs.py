@@ -1,7 +1,5 @@
 """What the details of the MemWAL index say, spoiled in one way each."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from uuid import UUID

@@ -1,7 +1,5 @@
 """The log of a region, spoiled in one way each."""
 
-from __future__ import annotations
-
 import os
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Writing a MemTable as a generation."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

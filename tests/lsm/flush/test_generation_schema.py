@@ -1,7 +1,5 @@
 """Generations whose rows are older than the table's schema, and the indexes on changed columns."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generations from rows in memory and from rows that are read as they are written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

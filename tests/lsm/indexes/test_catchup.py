@@ -1,7 +1,5 @@
 """Names of the indexes that writers maintain, and of those that only index builds extend."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lance

@@ -1,7 +1,5 @@
 """Every registered kind: its names, and that an index of it can be built again from its spec."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

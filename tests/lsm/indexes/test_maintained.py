@@ -1,7 +1,5 @@
 """Reads of unflushed rows through the MemTable's indexes, kept at each write or when needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How even the partitions of a vector index are, and what is said about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Segments of indexes: how many there are, how they are joined, and that models never change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lance

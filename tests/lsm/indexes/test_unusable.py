@@ -1,7 +1,5 @@
 """Indexes that miss rows since another client compacted the table, and what reads do about them."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from datetime import UTC, datetime

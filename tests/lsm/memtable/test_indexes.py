@@ -1,7 +1,5 @@
 """All indexes of one MemTable together, against a dict of the newest rows."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The newest row of each key, against a dict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Joining small batches without changing what they hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

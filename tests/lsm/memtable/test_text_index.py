@@ -3,8 +3,6 @@
 That its scores are those of a fresh index of Lance is shown by tests/search/text, for all sources.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

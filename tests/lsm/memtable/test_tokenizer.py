@@ -1,7 +1,5 @@
 """Tokens of many texts, against Lance's tokenizer called for each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lance

@@ -1,7 +1,5 @@
 """Nearest vectors, against Lance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writes a log and replays it in a process of its own; prints how far its memory grew, and rows."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

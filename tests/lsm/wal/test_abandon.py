@@ -1,7 +1,5 @@
 """Giving up the unflushed rows of a region, with every step of it killed, repeated or disturbed."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from dataclasses import replace

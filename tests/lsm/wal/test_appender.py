@@ -1,7 +1,5 @@
 """What an append costs, and how small batches become one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Claiming a region, with every step of it paused, killed or answered ambiguously."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Appending to the log of a region, and reading it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Reading objects before their turn."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Taking over a log: in which order, as which generations, in how much memory."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress

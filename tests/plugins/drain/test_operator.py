@@ -1,7 +1,5 @@
 """One task runs what is due of many tables; what fails or dies holds up no other table."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which tables have a DAG of their own, by the setting and the number of tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

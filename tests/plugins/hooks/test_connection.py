@@ -1,7 +1,5 @@
 """What each type of connection stands for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The connection type in Airflow: its form, its hook, and what a test of it says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs whose driver runs in a cluster, with an API server and drivers that do as the test wants."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """A merge by the real spark-submit in cluster mode, whose driver is then run for real."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

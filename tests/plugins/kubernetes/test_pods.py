@@ -1,7 +1,5 @@
 """Pods of a namespace, and the meaning of their status."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Events through Airflow's connections, and what no log may show of them."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

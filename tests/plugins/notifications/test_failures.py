@@ -1,7 +1,5 @@
 """What fails in Airflow is the last error of the table, until the same succeeds."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Lineage: what the client of OpenLineage sends to a server about the jobs."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The operators on real tables: the real applications, with a spark-submit that needs no Spark."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Verification as a task: what it fails by, and what it leaves for others to read."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

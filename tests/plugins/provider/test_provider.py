@@ -1,7 +1,5 @@
 """What Airflow is told of this package: valid, and whole."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The settings of Airflow's section [memwal]: one table has them all."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

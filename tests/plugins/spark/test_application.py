@@ -1,7 +1,5 @@
 """Applications in sessions of their own, and the folders that they leave."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

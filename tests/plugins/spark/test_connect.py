@@ -1,7 +1,5 @@
 """Jobs of Airflow in a session of Spark Connect that stays up, by a connection of its type."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

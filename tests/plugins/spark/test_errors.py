@@ -1,7 +1,5 @@
 """The errors of Spark applications keep their types."""
 
-from __future__ import annotations
-
 import pytest
 from memwal_airflow.spark.application import SparkApplicationError, error_of_line
 

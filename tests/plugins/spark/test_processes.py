@@ -1,7 +1,5 @@
 """Processes that are found again by their number and start, and ended with their kin."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

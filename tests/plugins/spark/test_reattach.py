@@ -1,7 +1,5 @@
 """A retry finds what the killed try of its task left, and takes its place."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The trigger that tells of changes for a consumer."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

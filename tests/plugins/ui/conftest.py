@@ -1,7 +1,5 @@
 """The built page, a server for it, and a browser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType

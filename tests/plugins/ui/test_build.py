@@ -1,7 +1,5 @@
 """The build of the page: what it needs to be current, and what its files may hold."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

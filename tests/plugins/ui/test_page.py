@@ -3,8 +3,6 @@
 Screenshots go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

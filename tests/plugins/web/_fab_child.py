@@ -5,8 +5,6 @@ other, prints a line of JSON: by user and table, the tables that the page lists,
 to start jobs, and the status of a start. Airflow's settings and the catalog are in the environment.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

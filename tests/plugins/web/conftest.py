@@ -1,7 +1,5 @@
 """The app, mounted as Airflow mounts it, with Airflow's own auth manager and its tokens."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence

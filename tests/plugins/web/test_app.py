@@ -1,7 +1,5 @@
 """Who gets in, and what every answer carries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

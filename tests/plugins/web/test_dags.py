@@ -1,7 +1,5 @@
 """Which DAG the page links a table to, and starts runs of."""
 
-from __future__ import annotations
-
 import pytest
 from memwal_airflow.web.dags import has_drain, maintaining_dag
 

@@ -1,7 +1,5 @@
 """The page with Airflow's FAB auth manager, and roles of the owners of tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

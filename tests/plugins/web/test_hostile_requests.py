@@ -1,7 +1,5 @@
 """Requests at random to every route: an answer or a refusal, and never a failure."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator

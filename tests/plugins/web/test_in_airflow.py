@@ -1,7 +1,5 @@
 """The page in a real Airflow: who gets in, and a run that is started from it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

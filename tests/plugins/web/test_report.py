@@ -1,7 +1,5 @@
 """What the API server reports of Airflow's database to the catalog."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

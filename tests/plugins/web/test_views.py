@@ -1,7 +1,5 @@
 """What the page is told."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

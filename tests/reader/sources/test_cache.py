@@ -1,7 +1,5 @@
 """What is kept, and what is forgotten first."""
 
-from __future__ import annotations
-
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a newer state of a table has left behind does not stay in memory."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import weakref

@@ -1,7 +1,5 @@
 """Fresh reads: what any writer acknowledged, flushed or not."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

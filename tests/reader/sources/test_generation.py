@@ -1,7 +1,5 @@
 """Collecting what a read needs, while writers, mergers and collectors go on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

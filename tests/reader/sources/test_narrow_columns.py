@@ -1,7 +1,5 @@
 """Generations that are read together from memory show what generations read one by one show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a plan says about a read."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What a filter rules out: never a region that has a row of the answer."""
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Lookups ask no region that cannot have their keys."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 from uuid import uuid4

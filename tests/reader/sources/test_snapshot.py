@@ -1,7 +1,5 @@
 """Which moment a read sees."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Filters on rows that a lagging index does not cover show what Lance's own scan shows."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files of Lance's text indexes are read as Lance means them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping

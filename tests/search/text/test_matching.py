@@ -1,7 +1,5 @@
 """The formula; tests of text rows compare it with Lance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

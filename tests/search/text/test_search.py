@@ -1,7 +1,5 @@
 """Text search over all sources scores and orders as one merged, freshly indexed table does."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Text search by every tokenizer, with rows in every kind of place, against one merged table."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

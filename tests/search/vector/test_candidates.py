@@ -1,7 +1,5 @@
 """Rows with several vectors each, in every kind of place."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

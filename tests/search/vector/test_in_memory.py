@@ -1,7 +1,5 @@
 """Generations that are searched often are searched in memory, and with the same answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

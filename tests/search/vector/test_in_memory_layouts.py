@@ -1,7 +1,5 @@
 """Vectors by partition: nothing is lost, and what is estimated as near is near."""
 
-from __future__ import annotations
-
 import lance
 import numpy as np
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Every kind of vector, index and metric, through the generations' indexes and in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Queries that fit no column are refused rather than bent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

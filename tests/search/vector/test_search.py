@@ -1,7 +1,5 @@
 """Nearest vectors over all sources: which rows exist is exact, and enough of the best are found."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of a batch as changes: the newest of each key, in the types of the table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

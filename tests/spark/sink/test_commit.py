@@ -1,7 +1,5 @@
 """Writes without Spark: what tasks stage, and the commit that writes it, whatever dies."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the first batch of a query decides about its numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from memwal.errors import SourceRestartedError

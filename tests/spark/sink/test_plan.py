@@ -1,7 +1,5 @@
 """What a write is refused for, before any task runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``df.write.format("memwal")`` in a real Spark session."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

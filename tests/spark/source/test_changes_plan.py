@@ -1,7 +1,5 @@
 """The parts of a plan together are the feed, however it is divided."""
 
-from __future__ import annotations
-
 import pickle
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A stream from a table to its copy, whose driver is killed again and again."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A query without Spark, which dies at any step and starts again."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Plans whose files were collected between the driver and the tasks."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator

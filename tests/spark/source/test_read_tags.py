@@ -1,7 +1,5 @@
 """Loads whose files stay stored while they are read, whatever is merged and collected meanwhile."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Iterator

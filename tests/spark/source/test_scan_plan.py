@@ -1,7 +1,5 @@
 """What the driver decides."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 

@@ -1,7 +1,5 @@
 """Changes as data frames and streams of Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Deletions stay in the table, also if a folder becomes a link between look and deletion."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

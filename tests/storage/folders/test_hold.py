@@ -1,7 +1,5 @@
 """A writer's store writes into the folders that were there at the claim, or fails."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

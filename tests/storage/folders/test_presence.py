@@ -1,7 +1,5 @@
 """What is in a table is not taken for absent while the table is moved away and back."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import suppress

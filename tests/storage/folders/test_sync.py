@@ -1,7 +1,5 @@
 """Where no whole file system can be synced, a barrier syncs each file, whoever wrote it, once."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

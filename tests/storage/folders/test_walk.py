@@ -1,7 +1,5 @@
 """Links are followed by what reads, lists and writes; broken ones are never taken for absent."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

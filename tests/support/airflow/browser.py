@@ -1,7 +1,5 @@
 """The browser of the tests: where it is, how it is started, and pictures of the page in Airflow."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The DAGs of a file or a folder, as the DAG processor of any supported Airflow loads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@
 the application begins its job when the file is there.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """What Airflow gives to a task for the events of its outlets."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

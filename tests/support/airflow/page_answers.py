@@ -1,7 +1,5 @@
 """Answers of the page's API, made up but of one piece, always the same for one moment."""
 
-from __future__ import annotations
-
 import math
 import random
 import uuid

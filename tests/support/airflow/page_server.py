@@ -1,7 +1,5 @@
 """The built page with canned answers, below a prefix, and a stand-in for the Airflow around it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

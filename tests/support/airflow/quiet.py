@@ -1,7 +1,5 @@
 """An Airflow that does what the test asks of it, and little else."""
 
-from __future__ import annotations
-
 QUIET = {
     # A new Airflow runs the fleet's DAG at once: five tasks, which take half a minute of processor.
     "AIRFLOW__MEMWAL__FLEET_SCHEDULE": "none",

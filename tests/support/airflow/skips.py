@@ -1,7 +1,5 @@
 """Skips of Airflow tasks, by their reason and not by their words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A webhook for tests: a server on 127.0.0.1 that keeps what it is sent and answers as told."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ which jobs are due. Airflow, the catalog and the tables are models. Airflow lose
 and full, runs a task twice; triggerers die, or overlap with their successors; jobs fail.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Tables with flushed generations, for jobs on Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Blob columns of both kinds, with values of every size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias

@@ -1,7 +1,5 @@
 """The fixed bloom filter of some keys, as a generation has it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Changes as a stream brings them: rows of the test tables, with an operation and an order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Claims that no region has, for tests of a log alone."""
 
-from __future__ import annotations
-
 import math
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """One column of every type that Arrow knows, with the values that are most likely to go wrong."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass

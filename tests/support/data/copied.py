@@ -1,7 +1,5 @@
 """Tables that are made once in a run, of which each test gets a copy of its own."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

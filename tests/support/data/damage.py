@@ -1,7 +1,5 @@
 """Files of tables that cannot be read any more, or only in part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lance.file import LanceFileReader

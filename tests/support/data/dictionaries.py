@@ -1,7 +1,5 @@
 """Tables whose columns are stored as dictionaries with narrow indices, and rows for them."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Entries of a region's log: encoded alone, or appended in one call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Tables that no released Lance writes: stored manifests that are changed by hand."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

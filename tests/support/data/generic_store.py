@@ -3,8 +3,6 @@
 Of tables that it creates, the primary key is text; it opens those with other keys as well.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 

@@ -1,7 +1,5 @@
 """Tables with an index of any kind, and what their indexes consist of and answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Merges in parts, of tables that would not be divided by default."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Policies by which nothing becomes due, and ones that were written past memwal."""
 
-from __future__ import annotations
-
 from sqlalchemy import text
 
 from memwal.catalog import Catalog, Policy

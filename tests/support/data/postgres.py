@@ -1,7 +1,5 @@
 """A PostgreSQL server of this process, from the binaries of a Python package."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pwd

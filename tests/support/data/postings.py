@@ -1,7 +1,5 @@
 """Posting lists of a text index, made of their blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

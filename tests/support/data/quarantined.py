@@ -1,7 +1,5 @@
 """Tables with rules of quality, and what a test wants to know of their quarantine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

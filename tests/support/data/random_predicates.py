@@ -1,7 +1,5 @@
 """Predicates at random, in the SQL of Lance, over columns of the types that divide tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from random import Random
 

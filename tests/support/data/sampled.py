@@ -1,7 +1,5 @@
 """Parameters of which only some are tried by default, more by ``slow``, and all by ``soak``."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """A table with vectors and texts, what must be in it, and the answers of one merged table."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path

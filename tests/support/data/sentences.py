@@ -5,8 +5,6 @@ runs. Their vectors come from the words they have in common, or from the languag
 example ``rag``.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """A few of many kinds by default, and all of them among the slow tests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The status of tables that are not there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus

@@ -1,7 +1,5 @@
 """Small tables, rows for them, and what a test wants to know of a table's folder."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The calls of ``memwal`` in shell code that is not run, and whether they could be."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

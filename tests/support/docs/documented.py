@@ -1,7 +1,5 @@
 """The public names that the reference shows, and what their docstrings lack."""
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

@@ -3,8 +3,6 @@
 Each makes its tables, and damages them, in the folder that it is given, and writes nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import shutil

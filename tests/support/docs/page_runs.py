@@ -4,8 +4,6 @@
 Lance and SQLAlchemy anew for each of hundreds of commands would cost minutes.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import io

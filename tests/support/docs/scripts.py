@@ -1,7 +1,5 @@
 """The programs of ``scripts``, as modules."""
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Something happens right before one call of the system, in the middle of what is tested."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence

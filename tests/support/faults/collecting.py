@@ -1,7 +1,5 @@
 """Collecting garbage at any time of a test's choosing."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 from typing import Any

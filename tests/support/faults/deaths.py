@@ -1,7 +1,5 @@
 """Ending a process, as far as its store can tell, where it commits to the base table."""
 
-from __future__ import annotations
-
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, Killed
 
 _MANY = 1 << 30

@@ -5,8 +5,6 @@ of: a look at the staged manifest, a barrier, the version by put-if-absent. The 
 suffer has a store of its own, so that everybody else is left in peace.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A disk that is full for a while, for the processes that have a library loaded."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

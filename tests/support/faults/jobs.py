@@ -1,7 +1,5 @@
 """The maintenance jobs, small enough that each step of them can be tried."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.faults.fault_schedule import Job

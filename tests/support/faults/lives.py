@@ -4,8 +4,6 @@ The model is a dictionary of whole rows; what queries have to find is asked of o
 these rows.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Files of Lance that lost their last bytes, as on a disk that was full for a moment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

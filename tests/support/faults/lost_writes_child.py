@@ -5,8 +5,6 @@ acknowledged value of each key, and how many flushes and jobs succeeded and fail
 ``--unseen``, nothing looks at files before they are named.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """What others do to a table while a job is under way, each acknowledged to the auditor."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

@@ -5,8 +5,6 @@ A recorder keeps every call that changed a folder or made some of it durable, wh
 leave, see :mod:`support.faults.torn_disk`.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """Libraries that are loaded into a process before all others, to replace calls of the C library."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One table with something to do for every job, and somebody who knows what is in it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Safeguards of memwal, each with the edit that takes it out: tests that watch must notice."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

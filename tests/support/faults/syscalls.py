@@ -5,8 +5,6 @@ child processes alike. Lance renames files past the C library, so that nothing l
 Syncs are recorded and answered, and cost nothing: no test waits for a disk.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

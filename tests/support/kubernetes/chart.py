@@ -1,7 +1,5 @@
 """The Helm chart, rendered by a real helm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the chart allows in the namespace of Spark: resources and verbs, these and no others."""
 
-from __future__ import annotations
-
 DRIVER = {
     ("pods", "create"),
     ("pods", "get"),

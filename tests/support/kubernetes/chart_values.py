@@ -1,7 +1,5 @@
 """The matrix of values that the chart is tested with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.kubernetes.chart import Release

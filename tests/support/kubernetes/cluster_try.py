@@ -3,8 +3,6 @@
 ``python cluster_try.py TABLE``, with the settings of the test in the environment.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A Dockerfile as data, and which files go to an engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -6,8 +6,6 @@ ARGUMENT...`` makes the driver's pod and, last, the config map that it cannot st
 once the pod is made, ``late`` once all is; ``hang`` does not get to the pod, ``stall`` no further.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ arguments, resolves the environment, runs what the image's entrypoint runs, keep
 the process when the pod is deleted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Kubernetes' own schemas, from the package kubernetes-validate."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """The restricted Pod Security Standard of Kubernetes, as far as a pod's specification goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from support.kubernetes.chart import Object, containers

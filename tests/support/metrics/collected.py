@@ -1,7 +1,5 @@
 """Metrics as OpenTelemetry's own SDK collects them."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from opentelemetry.sdk.metrics import MeterProvider

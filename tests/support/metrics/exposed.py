@@ -1,8 +1,6 @@
 """Which metrics with which labels Prometheus finds: of the endpoint, and of a process that has the
 SDK's Prometheus exporter."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Stands for an OpenTelemetry collector: keeps the spans that are sent to it by HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,7 +1,5 @@
 """Names in PromQL: enough to hold rules and dashboards against what is really exposed."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Prometheus's own checker, where there is one."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

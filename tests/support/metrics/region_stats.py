@@ -1,7 +1,5 @@
 """Snapshots of an open region, for tests of what is made of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spans that are kept in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

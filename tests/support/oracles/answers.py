@@ -4,8 +4,6 @@ What a filter, a text query or a nearest-neighbour search has to find is asked o
 code of ours decides what is right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ table that returned, tags that were made. Whatever a job does, whole or in part,
 of what is shown.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping

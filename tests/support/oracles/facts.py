@@ -4,8 +4,6 @@ When a test of a fact fails with another version of one of them, the fact may ha
 report then says what leans on it and what to look at again.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass

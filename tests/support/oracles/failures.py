@@ -1,7 +1,5 @@
 """How a command of ``memwal`` that ran in this process ended."""
 
-from __future__ import annotations
-
 import typer
 from typer.testing import Result
 

@@ -1,7 +1,5 @@
 """Writing and reading tables with Lance's own MemWAL classes, and comparing what was read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID

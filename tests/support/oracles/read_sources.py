@@ -1,7 +1,5 @@
 """Sources of a read by a table, or by a writer that sees its own unflushed rows; its caches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID

@@ -4,8 +4,6 @@ Usage: ``python reading.py URI``. For each line on its input it reads, and answe
 that the process has, in bytes.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Finding out whether logs hold what they must not."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -3,8 +3,6 @@
 It is an npm package and has to be there: ``npm install --global azurite``.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

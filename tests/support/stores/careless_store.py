@@ -1,7 +1,5 @@
 """A store whose put-if-absent overwrites, as servers do that do not know the condition."""
 
-from __future__ import annotations
-
 from support.stores.faulty_store import FaultyStore
 
 from memwal.storage.object_store import Data

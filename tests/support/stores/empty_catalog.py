@@ -1,7 +1,5 @@
 """Empty catalogs on SQLite, copied from one: making the schema takes far longer than a copy."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

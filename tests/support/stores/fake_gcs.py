@@ -5,8 +5,6 @@ interfaces, obstore and Lance use the XML one, of which this server knows little
 what they ask, with their conditions, to its JSON interface. The server decides who comes first.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

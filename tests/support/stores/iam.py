@@ -4,8 +4,6 @@ So much of AWS's language as the policies here use: statements that allow, wildc
 resources, and conditions that must all hold. Anything else in a policy is an error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """TLS for servers of tests, with a certificate that no authority signed."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address

@@ -4,8 +4,6 @@ The programs must be there: scripts/slow_tools.py brings them. ``PYTHONPATH=test
 support.stores.radosgw FOLDER`` runs a cluster until it is interrupted, and prints what reaches it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ It was chosen because its conditional puts are exact: moto's server lets two cre
 win now and then.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import urllib.request

@@ -1,7 +1,5 @@
 """A gateway before an object store: it counts requests, checks who asks, and fails on demand."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket

@@ -1,7 +1,5 @@
 """What hands out temporary keys of S3: a security token service, and a container's endpoint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

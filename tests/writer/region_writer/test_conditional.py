@@ -1,7 +1,5 @@
 """Conditional upserts: rows are written only if those that were read are unchanged."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the region writers of a table share."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The MemTable: rows in the order of the log."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from memwal.lsm.row_schema import RowSchema

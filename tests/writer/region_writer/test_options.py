@@ -1,7 +1,5 @@
 """Options of a writer."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

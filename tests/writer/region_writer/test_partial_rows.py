@@ -1,7 +1,5 @@
 """Partial upserts: some columns of a row are given, the rest keep their value."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a writer counts, and how it is shown."""
 
-from __future__ import annotations
-
 import json
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Steps of a source: whole, once, and remembered whatever happens to the log."""
 
-from __future__ import annotations
-
 import re
 import threading
 from uuid import UUID

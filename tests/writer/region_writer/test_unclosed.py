@@ -1,7 +1,5 @@
 """Warning about a writer that was never closed."""
 
-from __future__ import annotations
-
 import logging
 import re
 from uuid import UUID

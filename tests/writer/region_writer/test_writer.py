@@ -1,7 +1,5 @@
 """One region's writer: durable writes, group commit, flush in the background, fencing, replay."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A generation that is made from the log again has the rows that its flush had."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

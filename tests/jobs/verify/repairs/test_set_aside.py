@@ -1,7 +1,5 @@
 """Rows of a log that cannot be stored go into quarantine, and all others into the table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa
