@@ -83,7 +83,7 @@ _REASONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "regions",
         ("status", "plan of a merge", "plan of a collection", "quick verify"),
-        "The state of each region is what is asked for: its manifest and mark are read, for a "
+        "The state of each region is asked for: its manifest and mark are read, for a "
         "collection and a verification also its folders and the generations that are still there.",
     ),
     (
