@@ -76,18 +76,22 @@ def test_a_run_outlives_its_scheduler_and_its_triggerer(tmp_path: Path, register
 
         # And the scheduler once more, while the merge runs.
         airflow.wait(lambda: any(began.iterdir()), timeout=240, what="start the merge")
+        first = {int(path.name) for path in began.iterdir()}
         airflow.kill("scheduler")
         airflow.restart("scheduler")
         # Airflow ends the first try once it has started a second. If the first could go on until
         # then, it might end before it or after its commit, and the second would merge or be
         # skipped by chance.
         airflow.wait(lambda: tries(airflow, run_id, "merge") == {2}, timeout=240, what="try again")
+        airflow.wait(
+            lambda: not first & running(apps).keys(), timeout=240, what="end the first try"
+        )
         go.touch()
         state = airflow.wait_run(DAG_ID, run_id, timeout=500)
         log = airflow.task_log(DAG_ID, run_id, "merge")
         assert state == "success", log
         assert states(airflow, run_id, "merge") == {"success"}
-        assert running(apps) == []
+        assert running(apps) == {}
 
     # Nothing is lost, and nothing was done twice.
     assert table.status().backlog_generations == 0
@@ -110,12 +114,12 @@ def tries(airflow: AirflowStandalone, run_id: str, task: str) -> set[int]:
     return {instance["try_number"] for instance in found if instance["task_id"] == task}
 
 
-def running(apps: Path) -> list[list[str]]:
-    """The command lines of applications that still run."""
-    found = []
+def running(apps: Path) -> dict[int, list[str]]:
+    """The command lines of applications that still run, by their process ids."""
+    found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             command = process.cmdline()
             if any(part.startswith(str(apps)) for part in command):
-                found.append(command)
+                found[process.pid] = command
     return found

@@ -10,6 +10,8 @@ from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import Gateway, gateway_before
 
 import memwal
+from memwal.region import manifest_store
+from memwal.util.clock import boot_seconds
 
 _GENERATIONS = 3
 _ROWS = 2_000
@@ -38,9 +40,12 @@ def of_generations(seen: list[str]) -> list[str]:
 
 
 def test_for_many_keys_are_those_for_a_few(
-    counted: tuple[memwal.Table, Gateway],
+    counted: tuple[memwal.Table, Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, proxy = counted
+    # A manifest that was read some seconds ago is read again.
+    now = boot_seconds()
+    monkeypatch.setattr(manifest_store, "boot_seconds", lambda: now)
     table.lookup(keys(*range(8))).to_table()
     proxy.taken()
     assert state(table.lookup(keys(40, 41, 42, 43)).to_table()) == {40: 0, 41: 1, 42: 2, 43: 9}
