@@ -1,5 +1,6 @@
 """A job runs on a table with something to do for each, until the power goes."""
 
+import copy
 import os
 import shutil
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def _live(job: Job) -> Callable[[Stage], object]:
 
 def _check(job: Job, path: Path, crash: Crash[Known]) -> None:
     """All is well at once, and when the job has run once more, and all others."""
-    table, auditor = memwal.open(str(path / TABLE)), prepared()[1].copy()
+    table, auditor = memwal.open(str(path / TABLE)), copy.deepcopy(prepared()[1])
     auditor.look(table, verified=True)
     job(table.location)
     finish(table, auditor)
