@@ -41,7 +41,8 @@ class Embedder:
             done += self.write(batch.select(["doc", "text"]))
         self.consumer.commit(feed.token)
         if self.has_old:
-            scan = self.writer.scan(columns=["doc", "text"], filter=MISSING, limit=self.budget)
+            queries = self.writer.fresh()  # A process that died leaves texts in the log.
+            scan = queries.scan(columns=["doc", "text"], filter=MISSING, limit=self.budget)
             self.has_old = (old := self.write(scan.to_table())) > 0
             done += old
         return done

@@ -76,7 +76,8 @@ def changed_asset(table: str, consumer: str) -> Asset:
     """Return the asset that is updated when a consumer of a table has changes to read.
 
     The triggerer watches it, see :class:`memwal_airflow.triggers.changes.TableChangedTrigger`. The
-    ``payload`` in the event's extra holds the tokens ``after`` and ``until``, and ``rows``.
+    ``payload`` in the event's extra holds the tokens ``after`` and ``until``, ``rows``, and whether
+    the consumer ``expired``.
     ``table`` is as of :func:`merged_asset`.
     """
     from memwal_airflow.triggers.changes import TableChangedTrigger

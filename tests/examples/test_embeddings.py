@@ -110,13 +110,35 @@ def test_old_texts_are_embedded_within_the_budget(table: memwal.Table, model: Mo
     check(table.uri, [texts])
 
 
+class Died(BaseException):
+    """The process of an embedder ends."""
+
+
+def die(*given: object, **options: object) -> None:
+    raise Died
+
+
+def test_old_texts_that_a_process_left_are_embedded_by_the_next(
+    table: memwal.Table, model: Model
+) -> None:
+    texts = {f"d{number}": f"text {number}" for number in range(7)}
+    writer = table.writer()
+    write(writer, **texts)
+    one = Embedder(table, writer, model, budget=3)
+    assert one.step() == 3
+    model.meanwhile = die
+    with pytest.raises(Died):
+        one.step()
+    writer.abort()
+    model.meanwhile = lambda: None
+    with table.writer() as writer:
+        later = Embedder(table, writer, model, budget=3)
+        assert [later.step() for _ in range(3)] == [3, 1, 0]
+    assert sorted(model.texts) == sorted(texts.values())
+    check(table.uri, [texts])
+
+
 def test_a_step_that_dies_before_its_commit_is_repeated(table: memwal.Table, model: Model) -> None:
-    class Died(BaseException):
-        pass
-
-    def die() -> None:
-        raise Died
-
     with table.writer() as writer:
         assert Embedder(table, writer, model).step() == 0
         write(writer, a="one")
@@ -134,12 +156,6 @@ def test_a_step_that_dies_before_its_commit_is_repeated(table: memwal.Table, mod
 def test_a_creation_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """It leaves an empty folder, or a table without MemWAL."""
     uri, steps = str(tmp_path / "docs.lance"), changes(10, 2)
-
-    class Died(BaseException):
-        pass
-
-    def die(*given: object, **options: object) -> None:
-        raise Died
 
     with monkeypatch.context() as patch:
         patch.setattr(f"memwal.create_table.{step}", die)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from memwal_airflow.triggers import changes
 from memwal_airflow.triggers.changes import TableChangedTrigger, find_changes
-from support.data.tables import MakeTable, flush, rows
+from support.data.tables import MakeTable, collect_now, flush, flush_and_merge, rows
 
 import memwal
 from memwal.catalog import Catalog
+from memwal.errors import ConsumerExpiredError
 
 
 @pytest.fixture
@@ -94,6 +95,22 @@ def test_what_it_has_nothing_to_tell_of(table: memwal.Table) -> None:
     flush(table, {2: 2})
     consumer.drop()
     assert find_changes(table, "c") is None
+
+
+def test_a_consumer_that_expired_is_told_of(table: memwal.Table) -> None:
+    consumer = table.consumer("c")
+    consumer.commit(consumer.read().token)
+    flush_and_merge(table, {1: 1})
+    collect_now(table, consumer_bytes=0)
+
+    (found,) = watch(lambda *_: None, events=1)
+    assert found == {"after": consumer.token, "until": None, "rows": None, "expired": True}
+    assert find_changes(table, "c", told=[found["after"]]) is None
+    with pytest.raises(ConsumerExpiredError):
+        table.consumer("c").read()
+    table.consumer("c").reset()
+    (found,) = watch(lambda *_: None, events=1)
+    assert (found["after"], found["rows"], found["expired"]) == (None, 1, False)
 
 
 def test_it_goes_on_when_the_table_cannot_be_read(
