@@ -74,6 +74,8 @@ def test_every_division(table: memwal.Table, fresh: bool) -> None:
     ):
         step()
         tokens.append(load.newest())
+    # Generations of three regions are three partitions.
+    assert len(plan_of(load, tokens[0], tokens[1]).parts(load.options, 0, None)) == 3
     for at, after in enumerate(tokens[:-1]):
         for until in tokens[at + 1 :]:
             expected = table.changes(after or None, until=until).to_table().sort_by(ORDER)
