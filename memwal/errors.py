@@ -44,7 +44,8 @@ class SourceRestartedError(InvalidInputError):
 
 
 class TokenExpiredError(MemWalError):
-    """A feed cannot go on from its token: its versions were cleaned up, or the table was replaced.
+    """A feed cannot go on from its token: changes after it were cleaned up, or the table was
+    replaced.
 
     What to do: begin again with the whole table, ``changes(after=None)``, and keep versions of the
     base table for longer (``version_retention``) than a consumer may pause.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.tables import numbered
@@ -12,6 +13,7 @@ from support.data.tables import numbered
 import memwal
 from memwal.reader import base_rows as base_pages
 from memwal.reader.base_rows import addresses_in_pages
+from memwal.reader.sources import key_index
 from memwal.reader.sources.key_index import kept_bytes
 from memwal.region.rows import key_column
 
@@ -57,6 +59,25 @@ def test_of_each_type(tmp_path: Path, kind: pa.DataType) -> None:
     assert found_in_pages(table, pa.array(KEYS)) == len(KEYS) - 1
     assert found_in_pages(table, pa.array([], pa.int64())) == 0
     check(table)
+
+
+def test_many_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_index, "_JOINED_PAGES", 2)
+    table = make(tmp_path)
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE", zone_size=256)
+    assert found_in_pages(table, pa.array(KEYS)) == len(KEYS) - 1
+    check(table)
+
+
+def test_pages_in_any_order() -> None:
+    pages = [pa.table({"values": [8, 9, 9], "ids": pa.array([1, 2, 3], pa.uint64())})]
+    pages += [pa.table({"values": [None, 2, 8], "ids": pa.array([4, 5, 6], pa.uint64())})]
+    ids, positions = key_index._SortedKeys.of(pa.concat_tables(pages)).find(np.array([2, 7, 8, 9]))
+    assert sorted(zip(positions.tolist(), ids.tolist(), strict=True)) == [
+        (0, 5),
+        *((2, 1), (2, 6)),
+        *((3, 2), (3, 3)),
+    ]
 
 
 def test_a_deleted_row_is_not_returned(tmp_path: Path) -> None:

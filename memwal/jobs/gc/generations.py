@@ -206,7 +206,7 @@ def delete_folder(store: ObjectStore, region_id: UUID, name: str) -> None:
 
 
 def collect_orphans(region: RegionState) -> Iterator[Decision]:
-    """Delete old folders that the manifest may never have named, unless it names them by then."""
+    """Delete old folders that the manifest may never have named, unless it now names them."""
     context, age = region.context, region.context.options.orphan_grace
     for folder in _unnamed_folders(region, orphaned=True):
         extent = context.measure(folder.key)

@@ -172,7 +172,8 @@ def read_steps(store: ObjectStore, region_id: UUID, *, tip: int) -> RegionSteps 
             key = applied_key(region_id, book)
             return RegionSteps(decode_applied(store.get(key), name=key))
         except ObjectNotFoundError:
-            # The garbage collector wrote a newer book and deleted entries that this read needs.
+            # The garbage collector wrote a newer book and deleted the older one, or entries
+            # that this read needs.
             if _newest_book(store, region_id) == book:
                 raise
     raise OutcomeUnknownError(

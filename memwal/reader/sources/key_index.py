@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
@@ -44,6 +45,8 @@ _FOLDERS = 1 << 14
 _FOLDER_BYTES = 200
 # More keys are found faster by their hashes.
 _FEW_KEYS = 1_000
+# Pages that are searched together, which bounds the memory of their copy.
+_JOINED_PAGES: Final = 64
 _MAX_FORGOTTEN = 64
 _PAGE_BYTES = 128 << 20
 MAX_KEPT_BYTES = 64 << 20
@@ -162,10 +165,15 @@ class _SortedKeys:
     @classmethod
     def of(cls, pages: pa.Table) -> Self:
         """Return the integers of pages."""
-        values = single_array(pages.column("values"))
-        # Nulls, which no key is, come first.
-        ids = pages.column("ids").to_numpy()[values.null_count :]
-        return cls(values.drop_null().to_numpy(), ids)
+        if pages.column("values").null_count:  # no key is null
+            pages = pages.filter(pc.is_valid(pages.column("values")))
+        values = single_array(pages.column("values")).to_numpy()
+        ids = pages.column("ids").to_numpy()
+        # Lance writes pages by ascending values, and finds them in any order.
+        if (values[1:] < values[:-1]).any():
+            order = np.argsort(values, kind="stable")
+            values, ids = values[order], ids[order]
+        return cls(values, ids)
 
     def find(self, wanted: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint64], Positions]:
         """Return the ids of the values that are among some integers, and the position of each."""
@@ -208,9 +216,11 @@ def page_hits(
             loaded[number] = rows.slice(at * ranges.page_rows, ranges.page_rows)
             _pages.put((uri, number), loaded[number])
     if is_sorted and numbers:
-        # Later pages have later values, so that all are in order.
-        part = _SortedKeys.of(pa.concat_tables([loaded[n] for n in numbers]))
-        ids, positions = part.find(keys.to_numpy())
+        found = []
+        for at in range(0, len(numbers), _JOINED_PAGES):
+            joined = [loaded[n] for n in numbers[at : at + _JOINED_PAGES]]
+            found.append(_SortedKeys.of(pa.concat_tables(joined)).find(keys.to_numpy()))
+        ids, positions = (np.concatenate(each) for each in zip(*found, strict=True))
     else:
         columns = (
             (single_array(loaded[n].column("values")), loaded[n].column("ids").to_numpy())

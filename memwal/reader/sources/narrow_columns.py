@@ -54,7 +54,7 @@ class FragmentLayout:
 
     fragments: tuple[tuple[int, int], ...]  # Number and rows of each, in the order of a scan.
     rows: int  # Of all fragments.
-    has_deletions: bool  # Whether rows were deleted from it, as no writer does.
+    has_deletions: bool  # Whether rows were deleted from it, as no MemWAL writer does.
     file_bytes: float  # Size of its data files; infinite if it is not recorded.
 
     def addresses(self) -> Addresses:

@@ -23,7 +23,8 @@ from memwal.storage.location import TableLocation
 
 
 def read_changes(location: TableLocation, part: ChangesPart) -> Iterator[pa.RecordBatch]:
-    """Read the changes of a part, with the columns of a feed; keeps the snapshot's tags.
+    """Read the changes of a part, with the columns of a feed; renews the snapshot's tags while it
+    reads.
 
     Raises ConflictError if files of the snapshot are no longer stored.
     """

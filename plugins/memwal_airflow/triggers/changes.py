@@ -24,6 +24,9 @@ POLL_SECONDS = 30.0
 REPEAT_SECONDS = 600.0
 """Pause after which changes are told again that the consumer has not committed."""
 
+REPEAT_EXPIRED_SECONDS = 86_400.0
+"""Pause after which the expiry of a consumer is told again: each time, a run fails."""
+
 
 class TableChangedTrigger(BaseEventTrigger):
     """Fires when a table has changes that a consumer has not committed.
@@ -77,7 +80,8 @@ class TableChangedTrigger(BaseEventTrigger):
                 self.log.warning("Changes of %s are not known: %s", self.table, error)
                 found = None
             if found is not None:
-                told, repeat_at = (found["after"],), time.monotonic() + REPEAT_SECONDS
+                pause = REPEAT_EXPIRED_SECONDS if found["expired"] else REPEAT_SECONDS
+                told, repeat_at = (found["after"],), time.monotonic() + pause
                 yield TriggerEvent(found)  # type: ignore[no-untyped-call]
             await asyncio.sleep(POLL_SECONDS)
 
