@@ -50,7 +50,10 @@ JOBS: dict[str, Job] = {
         location, SnapshotOptions(inline_regions=1)
     ),
     "compaction": lambda location: compact(location, CompactOptions(min_fragments=2)),
-    "checkpoint": lambda location: checkpoint(location, CheckpointOptions(commit_bytes=1)),
+    # A recovery has steps once the logs are old enough: on a slow machine, between two trials.
+    "checkpoint": lambda location: checkpoint(
+        location, CheckpointOptions(commit_bytes=1, skip_recovery=True)
+    ),
     # What existed when it begins is old enough, and what comes later is not.
     "collection": lambda location: collect_garbage(
         location, GcOptions(dry_run=False, grace_seconds=0, retention_seconds=0)
