@@ -216,11 +216,11 @@ def page_hits(
             loaded[number] = rows.slice(at * ranges.page_rows, ranges.page_rows)
             _pages.put((uri, number), loaded[number])
     if is_sorted and numbers:
-        found = []
+        hits = []
         for at in range(0, len(numbers), _JOINED_PAGES):
             joined = [loaded[n] for n in numbers[at : at + _JOINED_PAGES]]
-            found.append(_SortedKeys.of(pa.concat_tables(joined)).find(keys.to_numpy()))
-        ids, positions = (np.concatenate(each) for each in zip(*found, strict=True))
+            hits.append(_SortedKeys.of(pa.concat_tables(joined)).find(keys.to_numpy()))
+        ids, positions = (np.concatenate(each) for each in zip(*hits, strict=True))
     else:
         columns = (
             (single_array(loaded[n].column("values")), loaded[n].column("ids").to_numpy())

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Final
 
 import lance
@@ -106,7 +106,7 @@ def row_numbers(count: int) -> Addresses:
     return _numbers(1 << max(count - 1, 0).bit_length())[:count]
 
 
-@lru_cache(maxsize=4)
+@cache  # A power of two up to the limit: four megabytes in all.
 def _numbers(count: int) -> Addresses:
     numbers = np.arange(count, dtype=np.uint64)
     numbers.flags.writeable = False
