@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import random
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
@@ -78,12 +79,15 @@ class FailureTracker:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._failed_jobs: dict[tuple[str, str], FailedJob] = {}
+        # Held from a change of the catalog to that of the cache: a reload that began before a
+        # failure was recorded, and ends after it, would drop the failure from the cache.
+        self._lock = threading.Lock()
 
     def read(self) -> None:
         """Reload the failures that all processes recorded; raises ``StoreUnavailableError``."""
-        self._failed_jobs = {
-            (failed.table, failed.job): failed for failed in self._catalog.backoffs.failed_jobs()
-        }
+        with self._lock:
+            failed_jobs = self._catalog.backoffs.failed_jobs()
+            self._failed_jobs = {(failed.table, failed.job): failed for failed in failed_jobs}
 
     def tables(self, job: str) -> set[str]:
         """Return the tables of which a job is recorded as failed."""
@@ -101,8 +105,9 @@ class FailureTracker:
         text = safe_error_text(error)
         failed: FailedJob | None = None
         try:
-            failed = self._catalog.backoffs.record_failure(table, job, error)
-            self._failed_jobs[table, job] = failed
+            with self._lock:
+                failed = self._catalog.backoffs.record_failure(table, job, error)
+                self._failed_jobs[table, job] = failed
             logger.warning("%s of %s failed (try %d): %s", job, table, failed.attempts, text)
         except MemWalError as second:
             logger.warning("%s of %s failed: %s; not recorded: %s", job, table, text, second)
@@ -113,8 +118,9 @@ class FailureTracker:
         if (table, job) not in self._failed_jobs:
             return
         try:
-            self._catalog.backoffs.clear_failure(table, job)
-            self._failed_jobs.pop((table, job), None)
+            with self._lock:
+                self._catalog.backoffs.clear_failure(table, job)
+                self._failed_jobs.pop((table, job), None)
         except MemWalError as error:
             logger.warning("the recovery of %s of %s was not recorded: %s", job, table, error)
 

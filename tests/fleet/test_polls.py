@@ -15,10 +15,11 @@ from support.data.tables import numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy
+from memwal.catalog.backoff import Backoffs
 from memwal.catalog.records import ManagedTable
 from memwal.errors import StoreUnavailableError
 from memwal.fleet import polls as polls_module
-from memwal.fleet.polls import Outcome, ReadLimits, TablePolls
+from memwal.fleet.polls import FailureTracker, Outcome, ReadLimits, TablePolls
 from memwal.fleet.tables import Survey
 from memwal.fleet.watch import TableWatch
 from memwal.jobs.job import JobResult
@@ -181,6 +182,27 @@ def test_not_more_reads_at_once_than_allowed() -> None:
 
     asyncio.run(work())
     assert most == 2
+
+
+def test_a_reload_does_not_drop_a_failure_that_is_recorded_beside_it(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = FailureTracker(catalog)
+    record = threading.Thread(
+        target=tracker.record, args=("flights", "merge", "", StoreUnavailableError("no answer"))
+    )
+    real = Backoffs.failed_jobs
+
+    def failed_jobs(backoffs: Backoffs) -> Any:
+        failed = real(backoffs)
+        record.start()
+        record.join(0.5)  # Without a lock it ends here, with one it waits for the reload.
+        return failed
+
+    monkeypatch.setattr(Backoffs, "failed_jobs", failed_jobs)
+    tracker.read()
+    record.join()
+    assert tracker.is_backing_off("flights", "merge")
 
 
 def test_a_table_that_cannot_be_read_waits_for_its_next_try_and_the_others_go_on(
