@@ -447,7 +447,7 @@ class GcOptions(RunOptions):
         return max(age, self.retention)
 
     @property
-    def consumer_age(self) -> timedelta:
+    def consumer(self) -> timedelta:
         """Time after its last commit for which a consumer is kept."""
         return timedelta(seconds=in_seconds(self.consumer_seconds))
 

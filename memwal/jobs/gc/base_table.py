@@ -41,9 +41,9 @@ from memwal.format.paths import (
     parse_region_name,
 )
 from memwal.jobs.gc.collector import Extent, GcContext, decide
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
+from memwal.jobs.gc.decision import Decision, DecisionReason, GarbageKind, Reason
 from memwal.jobs.gc.history import StoredVersions, branch_manifests
-from memwal.jobs.gc.pins import KeepReason, list_read_tags
+from memwal.jobs.gc.pins import list_read_tags
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.storage.object_store import ObjectInfo, ObjectStore
 from memwal.util.concurrency import map_parallel
@@ -65,7 +65,7 @@ def collect_read_tags(context: GcContext) -> Iterator[Decision]:
                 continue
             end = tag.expires_at(info.modified) + grace
         message = f"a read protects version {tag.version} while it renews this tag"
-        why: KeepReason = Reason.READ, message, end
+        why: DecisionReason = Reason.READ, message, end
         if end <= context.now:
             message = f"the read of version {tag.version} ended, or its process did"
             why = Reason.UNNEEDED, message, None
@@ -115,7 +115,7 @@ def collect_index_files(
                 f"{len(manifests)} versions are stored, any of which may name it; clean old ones "
                 "up first"
             )
-            why: KeepReason = Reason.TOO_MANY_VERSIONS, message, None
+            why: DecisionReason = Reason.TOO_MANY_VERSIONS, message, None
         elif extent.youngest is None or extent.youngest + age > context.now:
             message = "no version names it, and a build may still be writing it"
             until = None if extent.youngest is None else extent.youngest + age
@@ -178,7 +178,7 @@ def collect_staged_files(context: GcContext) -> Iterator[Decision]:
 def _decide_by_age(info: ObjectInfo, context: GcContext) -> Decision:
     """Decide about an object that a write may still need while it is young."""
     end = info.modified + context.options.orphan_grace
-    why: KeepReason = Reason.TOO_YOUNG, "a write may still be under way", end
+    why: DecisionReason = Reason.TOO_YOUNG, "a write may still be under way", end
     if end <= context.now:
         why = Reason.UNNEEDED, "left by a write that died", None
     return decide(None, GarbageKind.STAGING, info.key, Extent(1, info.size), why)

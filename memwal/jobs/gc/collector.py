@@ -20,9 +20,9 @@ from uuid import UUID
 
 from memwal.base_table.region_marks import RegionMark
 from memwal.errors import LinkRefusedError
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
+from memwal.jobs.gc.decision import Decision, DecisionReason, GarbageKind, Reason
 from memwal.jobs.gc.history import ManifestVersions
-from memwal.jobs.gc.pins import KeepReason, Pins
+from memwal.jobs.gc.pins import Pins
 from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
@@ -113,7 +113,7 @@ class RegionState:
 
 
 def decide(
-    region_id: UUID | None, kind: GarbageKind, what: str, extent: Extent, why: KeepReason
+    region_id: UUID | None, kind: GarbageKind, what: str, extent: Extent, why: DecisionReason
 ) -> Decision:
     """Make a decision about objects of a region; None for those of the table itself."""
     reason, message, until = why

@@ -21,8 +21,7 @@ from memwal.errors import ConflictError
 from memwal.feed.consumer_state import ConsumerState, Phase, read_states, swap_state
 from memwal.feed.holds import held_bytes
 from memwal.jobs.gc.collector import Extent, GcContext, decide
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.pins import KeepReason
+from memwal.jobs.gc.decision import Decision, DecisionReason, GarbageKind, Reason
 from memwal.region.manifest_store import read_manifests
 
 logger = logging.getLogger(__name__)
@@ -62,9 +61,9 @@ def collect_consumers(context: GcContext) -> Iterator[Decision]:
             bytes_, modified = placed[tag]
             until = modified + context.options.orphan_grace
             if state is None and until > now:
-                why: KeepReason = Reason.TOO_YOUNG, f"consumer {name} may be under way", until
+                why: DecisionReason = Reason.TOO_YOUNG, f"consumer {name} may be under way", until
             elif state is not None and state.needs(tag):
-                until = state.at + context.options.consumer_age
+                until = state.at + context.options.consumer
                 why = Reason.CONSUMER, f"consumer {name} needs version {tag.version}", until
             elif state is not None and state.reason:
                 why = Reason.UNNEEDED, f"consumer {name} expired: {state.reason}", None
@@ -114,10 +113,10 @@ def _exceeded_limit(
 ) -> str | None:
     options = context.options
     behind = context.now - state.at
-    if behind > options.consumer_age:
+    if behind > options.consumer:
         return (
             f"it committed nothing for {age(behind.total_seconds())}, the limit is "
-            f"{age(options.consumer_age.total_seconds())} (gc_consumer_seconds)"
+            f"{age(options.consumer.total_seconds())} (gc_consumer_seconds)"
         )
     if options.consumer_bytes is None:
         return None

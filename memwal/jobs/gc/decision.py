@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Self
 
@@ -73,6 +74,10 @@ class Reason(ReasonCode):
         "too_many_versions",
         "too many versions of the table would have to be read",
     )
+
+
+DecisionReason = tuple[Reason, str, datetime | None]
+"""Reason of a decision, its message, and the time until which an object is kept, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

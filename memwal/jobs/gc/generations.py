@@ -37,8 +37,8 @@ from memwal.format.region_manifest import INCARNATION_NUMBERS, RegionManifest
 from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.gc.collector import Extent, RegionState, decide
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.pins import KeepReason, Pin
+from memwal.jobs.gc.decision import Decision, DecisionReason, GarbageKind, Reason
+from memwal.jobs.gc.pins import Pin
 from memwal.lsm.wal.log import read_head
 from memwal.storage.object_store import ObjectStore
 
@@ -62,7 +62,7 @@ def collect_generations(region: RegionState) -> Iterator[Decision]:
             "merged, indexed, and no version that is kept needs it: it is dropped from the "
             "manifest, and its folder is deleted a grace period later"
         )
-        why: KeepReason = (Reason.UNNEEDED, message, None) if pin is None else pin.keep_reason
+        why: DecisionReason = (Reason.UNNEEDED, message, None) if pin is None else pin.keep_reason
         decisions.append(
             decide(region.region_id, GarbageKind.GENERATION, flushed.path, extent, why)
         )
@@ -155,7 +155,7 @@ def collect_dropped_folders(region: RegionState) -> Iterator[Decision]:
             or any(flushed.path == folder.name for flushed in then.flushed)
         ):
             until = history.written(history.latest.version) + context.options.grace
-            why: KeepReason = (
+            why: DecisionReason = (
                 Reason.GRACE,
                 "a reader may still hold a manifest that names it",
                 until,
@@ -212,7 +212,7 @@ def collect_orphans(region: RegionState) -> Iterator[Decision]:
         extent = context.measure(folder.key)
         if extent.youngest is None:
             # It may be the very beginning of a flush; it costs nothing to keep.
-            why: KeepReason = Reason.TOO_YOUNG, "empty: a flush may have just begun", None
+            why: DecisionReason = Reason.TOO_YOUNG, "empty: a flush may have just begun", None
         elif extent.youngest + age > context.now:
             message = "no manifest names it, and a flush may still be writing it"
             why = Reason.TOO_YOUNG, message, extent.youngest + age

@@ -33,6 +33,7 @@ from memwal.jobs.gc.decision import (
     CollectionResult,
     CollectionTally,
     Decision,
+    DecisionReason,
     GarbageKind,
     Reason,
 )
@@ -42,7 +43,7 @@ from memwal.jobs.gc.generations import (
     collect_orphans,
 )
 from memwal.jobs.gc.history import read_history
-from memwal.jobs.gc.pins import KeepReason, read_pins, read_refs
+from memwal.jobs.gc.pins import read_pins, read_refs
 from memwal.jobs.gc.wal import collect_log, collect_manifests
 from memwal.jobs.job import Guard, guarded, run_in_process, shares, task_limit
 from memwal.jobs.options import GcOptions
@@ -199,7 +200,7 @@ def _collect_region(context: GcContext, region_id: UUID) -> CollectionTally:
             tally.add(decision)
         return tally
     except LinkRefusedError as error:
-        why: KeepReason = Reason.LINK, str(error), None
+        why: DecisionReason = Reason.LINK, str(error), None
     except MemWalError as error:
         tally.warnings.append(f"region {region_id}: not collected: {error}")
         message = f"what is in use cannot be read, so nothing more is deleted: {error}"

@@ -43,7 +43,7 @@ from memwal.base_table.refs import (
 )
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.decision import DecisionReason, Reason
 from memwal.jobs.gc.history import StoredVersions, branch_manifests, check_known, progress_of
 from memwal.jobs.options import GcOptions
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
@@ -55,9 +55,6 @@ logger = logging.getLogger(__name__)
 
 Refs = tuple[tuple[str, int, datetime], ...]
 """Key, size and time of each object that is a tag or a branch."""
-
-KeepReason = tuple[Reason, str, datetime | None]
-"""Reason of a decision, its message, and the time until which an object is kept, if it is known."""
 
 
 def read_refs(location: TableLocation) -> Refs:
@@ -98,7 +95,7 @@ class Pin:
     until: datetime | None = None  # when the pin ends by itself
 
     @property
-    def keep_reason(self) -> KeepReason:
+    def keep_reason(self) -> DecisionReason:
         """The reason for keeping the pinned generations."""
         return self.reason, self.message, self.until
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from memwal.format.paths import APPLIED_DIR, manifest_dir, parse_wal_name, wal_dir, wal_key
 from memwal.format.region_manifest import INCARNATION_NUMBERS
 from memwal.jobs.gc.collector import Extent, RegionState, decide
-from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
-from memwal.jobs.gc.pins import KeepReason
+from memwal.jobs.gc.decision import Decision, DecisionReason, GarbageKind, Reason
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.lsm.wal.log import lost_log_error
 from memwal.storage.object_store import ObjectStore
@@ -74,7 +73,7 @@ def _delete_entries(region: RegionState, positions: LogPositions) -> None:
 
 def _decide_log(
     entries: npt.NDArray[np.void], region: RegionState
-) -> Iterator[tuple[Mask, KeepReason]]:
+) -> Iterator[tuple[Mask, DecisionReason]]:
     """Yield the entries of up to five ranges, each with the reason for deleting or keeping it."""
     context, history, grace = region.context, region.history, region.context.options.grace
     bound = history.settled.replay_after if history.settled is not None else 0
@@ -114,7 +113,7 @@ def collect_manifests(region: RegionState) -> Iterator[Decision]:
     stored = sorted(history.objects)
     old = [version for version in stored if version < first_needed]
     needed = [version for version in stored if version >= first_needed]
-    garbage: KeepReason = (
+    garbage: DecisionReason = (
         Reason.UNNEEDED,
         "no process reads them, and a newer one bounds the log",
         None,
