@@ -224,6 +224,16 @@ def test_what_was_given_up_is_merged_again(table: memwal.Table, consumer: Consum
     assert consumer.read() == {1: 1, 9: 1}
 
 
+def test_the_first_generation_was_given_up_and_is_merged_again(table: memwal.Table) -> None:
+    before = table.base().version
+    flush_and_merge(table, {1: 1})
+    table.restore(before)
+    consumer = Consumer(table)
+    assert consumer.read() == {}
+    table.restore(before, merge_again=True)
+    assert consumer.read() == {1: 1}
+
+
 def test_newer_rows_in_the_log_of_what_is_merged_again(
     table: memwal.Table, consumer: Consumer
 ) -> None:
@@ -338,9 +348,8 @@ class TestGoneSources:
         with pytest.raises(TokenExpiredError):
             consumer.read()
 
-    def test_pending_generations_that_were_given_up(
-        self, table: memwal.Table, consumer: Consumer
-    ) -> None:
+    def test_pending_generations_that_were_given_up(self, table: memwal.Table) -> None:
+        consumer = Consumer(table)
         flush(table, {1: 1})
         assert consumer.read() == {1: 1}
         table.restore(discard_pending=True)
