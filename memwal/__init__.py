@@ -1,5 +1,5 @@
 """The open maintenance plane for Lance MemWAL tables: embedded writers and readers, and jobs that
-merge, index, publish and collect what they leave behind.
+merge, index and publish their rows and collect their garbage.
 """
 
 from __future__ import annotations

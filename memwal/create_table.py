@@ -94,7 +94,7 @@ def create(
     ----------
     uri : str
         A local path, or ``s3://``, ``gs://``, ``az://``.
-    schema : pyarrow.Schema, or what has one
+    schema : pyarrow.Schema, or an object that has one
         Also a table or data frame, whose rows are not written, or a model of LanceDB
         (``LanceModel``). Columns of dictionaries with indices of 8 or 16 bits, such as most
         categorical columns of pandas, become columns of their values.

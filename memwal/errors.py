@@ -55,8 +55,9 @@ class TokenExpiredError(MemWalError):
 class ConsumerExpiredError(TokenExpiredError):
     """A consumer was behind for longer than the policy keeps changes for it.
 
-    What to do: begin again: ``consumer.reset()`` reads the whole table; remove what it does not
-    return. Raise ``gc_consumer_seconds`` or ``gc_consumer_bytes`` if it may be behind for longer.
+    What to do: begin again: ``consumer.reset()`` reads the whole table; remove the rows that it
+    does not return. Raise ``gc_consumer_seconds`` or ``gc_consumer_bytes`` if it may be behind for
+    longer.
     """
 
 
@@ -149,8 +150,8 @@ class SparkUnavailableError(MemWalError):
 class LinkRefusedError(StoreError):
     """A symbolic link lies on the way to an object to delete; nothing behind it was deleted.
 
-    What to do: mount the other disk in place of the link (``mount --bind``), or delete by hand what
-    the table does not need any more.
+    What to do: mount the other disk in place of the link (``mount --bind``), or delete by hand the
+    files that the table does not need any more.
     """
 
 
@@ -189,7 +190,7 @@ class ConflictError(MemWalError):
 class LeaseLostError(ConflictError):
     """The lease under which a job runs is over; the job stopped before its next commit.
 
-    What to do: run the job again. What was committed stays.
+    What to do: run the job again. Earlier commits stay.
     """
 
 
@@ -253,8 +254,8 @@ class TableReplacedError(RegionFencedError):
 
     Writes that were not acknowledged may or may not be in the log of the table that was there.
 
-    What to do: check what is at the address now. If it is the right table, open it again with a new
-    writer, and write again what was written since that state.
+    What to do: check which table is at the address now. If it is the right table, open it again
+    with a new writer, and write again the rows that were written since that state.
     """
 
 

@@ -218,7 +218,7 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
     Parameters
     ----------
     uri, roles
-        The table, and what the identity does with it.
+        The table, and the roles that the identity has there.
     conditions : bool, default True
         Whether immutable objects may be stored only if the key does not exist (condition key
         ``s3:if-none-match``). Only collectors and administrators can then change or delete an

@@ -84,7 +84,7 @@ def release(
     table, quarantine
         As for :func:`waiting_rows`.
     origins : collection of RowOrigin
-        Which rows; those that do not wait are skipped.
+        Which rows; rows that do not wait are skipped.
     rules : QualityRules, optional
         Skip rows that the gate would quarantine again, and rows with a value in a column that was
         dropped or renamed. By default all rows are released that a writer takes: never those with

@@ -92,7 +92,7 @@ class Queries:
             Add ``_rowaddr``: the row's address in the data set of its generation or in the base
             table; in a MemTable the row's number.
         blob_handling : "blobs_descriptions" or "all_binary", optional
-            What blob columns have, as in Lance: by default descriptions, from which nothing is read
+            Values of blob columns, as in Lance: by default descriptions, from which nothing is read
             (of a row in a MemTable the size counts); or the bytes. See :meth:`take_blobs`.
 
         Returns
@@ -312,7 +312,7 @@ class Queries:
     ) -> Result:
         """Find the rows whose texts match best.
 
-        A score depends on the texts of all rows, so every region is read, whatever the filter.
+        A score depends on the texts of all rows, so every region is read, with any filter.
 
         Parameters
         ----------
@@ -410,7 +410,7 @@ class Queries:
         """Return the result of a search, which has ``extra`` columns of float32.
 
         The search is repeated on a new snapshot if the garbage collector deletes a generation or
-        the base table's version meanwhile.
+        the base table's version during the search.
         """
 
         def run() -> pa.Table:
@@ -437,7 +437,7 @@ class Queries:
 class VersionQueries(Queries):
     """Queries of a version of the base table, by its number or its tag.
 
-    They see exactly what it contains, and no generation that was not merged by then.
+    They see exactly the rows of that version, and no generation that was not merged by then.
     """
 
     def __init__(self, location: TableLocation, version: int | str) -> None:

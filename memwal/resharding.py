@@ -150,7 +150,7 @@ def retire_region(
     Returns
     -------
     JobResult
-        What the merge did.
+        The result of the merge.
 
     Raises
     ------

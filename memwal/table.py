@@ -70,8 +70,8 @@ def open(
 ) -> Table:
     """Open a Lance table.
 
-    Without MemWAL it is a table without regions: what needs a log (writers, merges, region
-    snapshots, recovery) raises TableSetupError, and everything else works.
+    Without MemWAL it is a table without regions: calls that need a log (writers, merges, region
+    snapshots, recovery) raise TableSetupError, and everything else works.
 
     >>> memwal.open(table.uri).primary_key
     ('id',)
@@ -80,10 +80,11 @@ def open(
     ----------
     uri : str, path, lance.LanceDataset or table of LanceDB
         Address of the table: a path, ``s3://``, ``gs://`` or ``az://``; or the table, opened by
-        pylance or by ``lancedb.connect``. Its latest version is opened, whatever was checked out.
+        pylance or by ``lancedb.connect``. Its latest version is opened, even if another one was
+        checked out.
     storage_options : mapping of str to str, optional
-        As Lance takes them; they go wherever the table goes. A table that is open brings those that
-        it was opened with, and these are added.
+        As Lance takes them; they go wherever the table goes. A table that is open brings the
+        options that it was opened with, and these are added.
     allow_external : sequence of str, default none
         Addresses of folders, outside of the table, below which files of the table may be, as those
         of a shallow clone are. They are read with the same storage options, and never changed.
@@ -181,9 +182,9 @@ class Table(Queries):
             all rows in one region. A key must always be written to the same one: regions are merged
             in any order.
         replay : bool, default True
-            Whether a region's first claim takes over the rows of its log that were acknowledged
-            and never flushed. False abandons them for good, records what was abandoned, and
-            starts over: for a log that is damaged, or holds what must not come into the table.
+            Whether a region's first claim takes over the rows of its log that were acknowledged and
+            never flushed. False abandons them for good, records the abandoned positions, and starts
+            over: for a log that is damaged, or has rows that must not come into the table.
 
         Raises
         ------
@@ -216,9 +217,9 @@ class Table(Queries):
     def set_writer_defaults(self, options: WriterOptions) -> None:
         """Set options of all writers of the table that are opened from now on.
 
-        They are stored in the table, where Lance's clients read those that they know. An option
-        that a writer is opened with goes before them, and ``fsync`` and ``metrics_per_region``
-        belong to each producer. Options that are not given stay as they are.
+        They are stored in the table, where Lance's clients read the options that they know. An
+        option that a writer is opened with goes before them, and ``fsync`` and
+        ``metrics_per_region`` belong to each producer. Options that are not given stay as they are.
 
         Rows are visible to readers of the storage after ten seconds at most:
 
@@ -263,7 +264,7 @@ class Table(Queries):
     def append(self, data: Rows) -> None:
         """Add rows to a table without a primary key now and then; none of them replaces another.
 
-        What a call costs, its errors, and when a writer is better: :meth:`upsert`. If it fails,
+        Cost of a call, errors, and when a writer is better: :meth:`upsert`. If it fails,
         the rows may be in the log already, and are added twice if the call is repeated:
         :meth:`memwal.writer.table_writer.TableWriter.append`.
 
@@ -277,7 +278,7 @@ class Table(Queries):
     def delete(self, keys: Keys | None = None, *, where: SqlFilter | None = None) -> None:
         """Delete rows now and then: opens a writer, deletes, flushes and closes it.
 
-        What a call costs, its errors, and when a writer is better: :meth:`upsert`. One of ``keys``
+        Cost of a call, errors, and when a writer is better: :meth:`upsert`. One of ``keys``
         and ``where`` is given, as for :meth:`memwal.Writer.delete`.
 
         >>> table.delete([1, 4])
@@ -300,8 +301,8 @@ class Table(Queries):
         """Newest step of a source, by region.
 
         See :meth:`memwal.writer.table_writer.TableWriter.apply`. Regions that never had one are
-        left out. What a writer is acknowledging meanwhile may or may not be in it. CorruptDataError
-        is raised if an entry of a log that may have told of it is missing or damaged.
+        left out. Steps that a writer acknowledges during the call may be missing. CorruptDataError
+        is raised if an entry of a log that may have recorded a step is missing or damaged.
         """
         # Other reads need no writer's modules.
         from memwal.lsm.wal.applied_steps import read_steps_of
@@ -340,7 +341,7 @@ class Table(Queries):
     def at_most(self, age: Duration) -> Queries:
         """Query a region snapshot up to ``age`` seconds old, with no request to any region.
 
-        Rows that were flushed since the snapshot are missed, those that were merged since are seen.
+        Rows that were flushed since the snapshot are missed, rows that were merged since are seen.
         Without such a snapshot (:meth:`build_snapshot`), the regions are read. A minute is added to
         a snapshot's age, since clocks differ. InvalidInputError is raised if ``age`` is negative.
         """
@@ -370,7 +371,7 @@ class Table(Queries):
         name : str
             Up to 64 letters, digits, _ and -.
         start : str, optional
-            "now" if a new consumer passes over what is in the table already.
+            "now" if a new consumer passes over the rows that are in the table already.
         """
         from memwal.feed.consumer import Consumer
 
@@ -384,7 +385,7 @@ class Table(Queries):
         compaction: CompactOptions = CompactOptions(),
         old_bytes: bool | None = None,
     ) -> TableStatus:
-        """Backlog of regions and indexes, files and versions, and what each job would gain.
+        """Backlog of regions and indexes, files and versions, and the gain of each job.
 
         See :func:`memwal.jobs.backlog.read_status`.
         """
@@ -443,7 +444,7 @@ class Table(Queries):
         discard_pending : bool, default False
             Whether generations that were never merged are given up too.
         dry_run : bool, default False
-            Only count what would be changed.
+            Only count the changes that would be made.
         """
         from memwal.jobs.table.restore import restore
 
@@ -465,7 +466,7 @@ class Table(Queries):
         region : UUID
             Region whose folder, or newest manifest, is lost for good.
         dry_run : bool, default True
-            Only tell what would be given up.
+            Only tell which rows would be given up.
         """
         from memwal.jobs.table.lost_region import start_over
 

@@ -1,5 +1,5 @@
 """Merges and indexes all generations that are flushed when it starts. Exit code 1 if it is not done
-in time; what was merged by then stays merged.
+in time; generations that were merged by then stay merged.
 
 For example::
 

@@ -131,7 +131,7 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: object) -
     """Write a new Lance table; ``options`` are those of ``lance.write_dataset``.
 
     On a local disk its first version appears when all its files are synced, so that a machine that
-    crashes meanwhile leaves a whole table or none.
+    crashes during the creation leaves a whole table or none.
 
     Raises
     ------
@@ -295,8 +295,8 @@ def update_details(
     called once per attempt, and must therefore have no side effects. Returns the table at the new
     version, or unchanged if the details do not change. ``index_id`` as in :func:`commit_details`.
 
-    Each lost race means that another commit succeeded, so some process always makes progress; so
-    many of them in a row mean that something else is wrong.
+    Each lost race means that another commit succeeded, so some process always makes progress; a
+    long series of lost races means that something else is wrong.
 
     Raises
     ------

@@ -73,9 +73,9 @@ def read_details(base: BaseTable, version: int) -> IndexDetails:
 def was_taken_away(base: BaseTable) -> bool:
     """Return whether MemWAL was taken away and enabled anew, with other rows than before.
 
-    Rows that were flushed before are then older than what was written to the base table directly.
-    Only asked of a table without merge progress, since region marks tell of others: this reads the
-    manifests of up to ``_MAX_TRACED`` versions, as far as they are stored.
+    Rows that were flushed before are then older than rows that were written to the base table
+    directly. Only checked for a table without merge progress, since region marks tell of others:
+    this reads the manifests of up to ``_MAX_TRACED`` versions, as far as they are stored.
     """
     if base.index is None or base.details.merged:
         return False

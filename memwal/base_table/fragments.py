@@ -51,7 +51,7 @@ class FragmentLimits:
     target_bytes: int
     """Bytes on storage."""
     deleted_percent: int | None = None
-    """A fragment is sparse if so many percent of its rows are deleted; None: none is."""
+    """Percentage of deleted rows from which a fragment is sparse; None: no fragment is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +171,10 @@ def plan_rewrites(
     ``small`` are the :func:`small_runs`, if they are known: where nothing else is chosen, Lance
     plans them once.
 
-    Neighbours are joined, in their order, until they reach a target. What remains behind them, and
-    reaches none, is joined with them. Neighbours that all together reach none become one small
-    fragment: where all were joined before, it is the only old one that is rewritten with new ones.
+    Neighbours are joined, in their order, until they reach a target. The last fragments, if they
+    reach no target, are joined with the fragments before them. Neighbours that all together reach
+    no target become one small fragment: where all were joined before, it is the only old one that
+    is rewritten with new ones.
     """
     if small is not None and small.ids == chosen and not sizes.sparse(limits).any():
         runs = small.tasks
@@ -282,10 +283,10 @@ class FragmentStates:
     def changes_since(self, earlier: FragmentStates, store: ObjectStore) -> FragmentChanges:
         """Compare with another version, of which at most the deletion files are read.
 
-        A fragment with the same files has the same rows in every version, in whatever history of
-        the table, since no file is written twice. If only more of them are deleted, it did not
-        change. If the table went back to an older state, rows that were deleted are there again:
-        then it did, and also if a clean-up took the earlier deletion file.
+        A fragment with the same files has the same rows in every version, in any history of the
+        table, since no file is written twice. If only more of them are deleted, it did not change.
+        If the table went back to an older state, rows that were deleted are there again: then it
+        did, and also if a clean-up took the earlier deletion file.
         """
         changed: set[int] = set()
         deleted = [np.empty(0, np.uint64)]

@@ -1,17 +1,17 @@
 """Check of files before a commit names them: stored, as long as stated, with a sound end.
 
 Lance drops some errors of its writes: if a disk is full for a moment, a call returns although a
-file has no byte, or lacks its last ones, and whatever names the file cannot be read any more. So
-no file of Lance is named unseen. The checks run where every commit passes: for the base table in
-the namespace client that creates the version, for a generation before its writer returns its entry
-for the region's manifest.
+file has no byte, or lacks its last ones, and the version or generation that names the file cannot
+be read any more. So each file of Lance is checked before it is named. The checks run where every
+commit passes: for the base table in the namespace client that creates the version, for a generation
+before its writer returns its entry for the region's manifest.
 
 A process that pauses or dies during the checks has named nothing; its files are collected as those
-of any attempt that was lost. The files have random names, and no other process writes them:
-what was whole during the check is whole when it is named.
+of any attempt that was lost. The files have random names, and no other process writes them: a file
+that was whole during the check is whole when it is named.
 
 Lance numbers the values of a dictionary anew where it writes rows together. If there are more than
-the type of the indices can number, it writes a file that nobody can decode. Such columns are
+the type of the indices can number, it writes a file that no reader can decode. Such columns are
 therefore decoded, before a commit names their file, and before the generations that the rows came
 from are collected. Of other columns, the end of the file is checked. A process that pauses or dies
 while it decodes has decoded in vain.
@@ -176,8 +176,8 @@ def _correct_segments(
 def stored_objects(base: BaseTable) -> dict[str, StoredObject]:
     """Return where all objects are that a version names, directly or by an index of Lance's own.
 
-    The keys are those that they have in the table, or would have there. The manifest of the version
-    and the files of regions are not among them.
+    Each key is the one that the object has in the table, or would have there. The manifest of the
+    version and the files of regions are left out.
     """
     table = base.location
     manifest = read_table_manifest(table, base.version)

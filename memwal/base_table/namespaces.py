@@ -1,8 +1,8 @@
 """Lance namespace clients that create a table's next version by put-if-absent.
 
 Before that, they look at the files that the version adds, and sync them. Every commit to the base
-table passes here: those that Lance makes in one call (a merge records its progress only so), and
-those of uncommitted parts alike.
+table passes here: commits that Lance makes in one call (a merge records its progress only so), and
+commits of uncommitted parts.
 
 Lance asks for a subclass of :class:`lance_namespace.LanceNamespace` that answers with its models,
 and takes any object that answers with dictionaries. These classes do the latter: the import of

@@ -5,7 +5,7 @@ fact. Marks show that the folder of a region is gone, or that the base table los
 which neither of the two can show of itself. The clients of Lance do not know them.
 
 Marks are only ever added, and the largest (era, first, merged) of a region is in force. No
-compare-and-swap is therefore needed. What processes that pause, die or repeat do:
+compare-and-swap is therefore needed. Processes that pause, die or repeat:
 
 * a process pauses before it writes a mark: the mark that it writes later is smaller than, or equal
   to, the one in force by then, and changes nothing. It must carry the era that was read before the

@@ -5,14 +5,16 @@ reader that took it for empty would return replaced and deleted rows, and a clai
 region over, with generation numbers that the lost folder has too.
 
 A region must exist if it has a mark (:mod:`memwal.base_table.region_marks`) or merge progress. Its
-newest manifest must then be of the incarnation that the mark names, and ahead of what is merged.
-Regions that were sealed, abandoned or trimmed keep their manifests, so none of this concerns them.
+newest manifest must then be of the incarnation that the mark names, and ahead of the merge
+progress. Regions that were sealed, abandoned or trimmed keep their manifests, so none of this
+concerns them.
 
-The order of the reads does not matter: what compares wrongly is read again before an error is
-raised. A region that was claimed, flushed or merged between the reads compares rightly then, since
-its manifest was written before its mark, and before the progress. The caller goes on with what it
-read: a new region, and generations that are merged by now, are not needed beside the base table. A
-manifest of an earlier incarnation, however, must not be used: the caller has to read again.
+The order of the reads does not matter: objects that compare wrongly are read again before an error
+is raised. A region that was claimed, flushed or merged between the reads compares rightly then,
+since its manifest was written before its mark, and before the progress. The caller goes on with the
+state that it read: a new region, and generations that are merged by now, are not needed beside the
+base table. A manifest of an earlier incarnation, however, must not be used: the caller has to read
+again.
 """
 
 from __future__ import annotations
@@ -104,8 +106,8 @@ def check_regions(
 ) -> None:
     """Raise an error if a region that must exist was not found, or is older than it must be.
 
-    ``manifests`` are those that were found of ``regions``, by default of all but those that were
-    ``left_out``. Costs no request unless something compares wrongly.
+    ``manifests`` are the found manifests of ``regions``, by default of all regions that are not
+    ``left_out``. Costs no request unless a manifest compares wrongly.
 
     Raises
     ------

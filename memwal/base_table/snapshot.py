@@ -85,8 +85,8 @@ class BaseTable:
     def check_supported(self) -> None:
         """Raise TableSetupError for a branch.
 
-        A branch has no regions and no merge progress of its own, and those that it inherited are of
-        another table.
+        A branch has no regions and no merge progress of its own, and the inherited regions and
+        progress are of another table.
         """
         if self.branch is not None:
             raise TableSetupError(
@@ -95,7 +95,7 @@ class BaseTable:
             )
 
     def require_mem_wal(self) -> None:
-        """Raise TableSetupError unless MemWAL is enabled: for whatever needs a log."""
+        """Raise TableSetupError unless MemWAL is enabled: for calls that need a log."""
         self.check_supported()
         if self.index is None:
             key = "" if self.primary_key else " --primary-key COLUMN (or --no-primary-key)"

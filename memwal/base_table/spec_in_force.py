@@ -1,8 +1,8 @@
 """Check beside each append that the table still has the region spec by which its writer routes.
 
-LanceDB's ``unset_lsm_write_spec`` takes the MemWAL index away: nobody reads the logs then. Setting
-a spec again may divide the rows in another way, under the same number. An append must not be
-acknowledged after either. Reading the newest version beside each append would cost more than the
+LanceDB's ``unset_lsm_write_spec`` takes the MemWAL index away: no reader reads the logs then.
+Setting a spec again may divide the rows in another way, under the same number. An append must not
+be acknowledged after either. Reading the newest version beside each append would cost more than the
 append, so a writer asks whether there is a version after the one that it read last, and reads the
 newest one only then. Each commit makes the next number. On a local disk the time of the folder of
 versions tells, by one ``stat``; elsewhere a HEAD of the next version does, beside the put.
@@ -13,8 +13,8 @@ less than ``_MAX_GAP_SECONDS`` ago, by a clock that counts suspended time and is
 answer: a process that was paused for longer lists the versions. Only an unset with a commit and a
 cleanup within that time could be missed.
 
-What finished before an append began is noticed before that append is acknowledged. An unset that
-runs at the same time may come before or after it.
+A change that finished before an append began is noticed before that append is acknowledged. An
+unset that runs at the same time may come before or after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from memwal.util.clock import boot_seconds
 _MAX_GAP_SECONDS: Final = 2.0
 
 FinishCheck = Callable[[], object]
-"""Waits for a check that was started, and raises what it raises."""
+"""Waits for a check that was started, and raises the error of the check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,9 @@ class _Seen:
 class SpecCheck:
     """Checks for the region writers of one table writer. Thread-safe.
 
-    ``executor`` runs checks that wait for a store. Threads may replace what another one has seen
-    by an older version: its successor exists, so that the next look reads the newest one.
+    ``executor`` runs checks that wait for a store. A thread may replace the version that another
+    thread has seen by an older version: its successor exists, so that the next look reads the
+    newest one.
     """
 
     def __init__(

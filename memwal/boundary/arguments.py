@@ -1,7 +1,7 @@
 """Check arguments against the annotations of a function, before it does anything.
 
-A value is refused only if its annotation says clearly what it must be. Protocols, type variables
-and ``object`` accept everything: the function checks such values itself.
+A value is refused only if its annotation states its type clearly. Protocols, type variables and
+``object`` accept everything: the function checks such values itself.
 
 No library does this: beartype, typeguard and pydantic take True for an int or refuse numpy's
 numbers, take a str for a sequence of texts, and put the values, which may be secrets, in messages.
@@ -59,7 +59,8 @@ class ArgumentCheck:
 class Arguments:
     """Checks of the arguments of one function.
 
-    The annotations are evaluated at the first call, since they may name what is imported later.
+    The annotations are evaluated at the first call, since they may name types that are imported
+    later.
     """
 
     __slots__ = ("_checks", "_closed", "_function", "_name", "_owner", "_positional", "_rest")

@@ -238,7 +238,7 @@ class Catalog(History):
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
         """Change attributes of the table ``name``, given in ``changes``; the others stay.
 
-        Its failed jobs are due for a try at once: the change may be what they waited for.
+        Its failed jobs are due for a try at once: they may have waited for the change.
 
         Raises
         ------
@@ -322,7 +322,7 @@ class Catalog(History):
     ) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        ``status`` is that of all regions of ``table``, ``probe`` what a later look compares. A
+        ``status`` covers all regions of ``table``; a later poll compares itself with ``probe``. A
         changed number of regions is stored with the table, and so is whether MemWAL is enabled.
         Either rewrites the snapshot: Airflow's DAG has a sensor for each region, and jobs of
         regions.

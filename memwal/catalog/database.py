@@ -159,9 +159,9 @@ class Database:
     def migrate(self) -> None:
         """Create or update the schema. Safe to call again, and from two processes at once.
 
-        A newer schema that this program may use stays as it is. Processes of the version before
-        may use the catalog meanwhile and afterwards. Raises ``TableSetupError`` for a newer schema
-        that this program may not use.
+        A newer schema that this program may use stays as it is. Processes of the version before may
+        use the catalog during the migration and afterwards. Raises ``TableSetupError`` for a newer
+        schema that this program may not use.
         """
         from alembic import command
         from alembic.config import Config

@@ -29,8 +29,8 @@ Limits:
 * A reader that does not know of the database, such as Lance's own, sees the objects under final
   names. It can be one commit behind a process that died after step 2, and never sees anything that
   was not committed.
-* **Of the commits to the base table, only those are protected whose version memwal creates**: the
-  maintenance jobs, and changes of the MemWAL details. Those that Lance makes alone are not:
+* **Of the commits to the base table, only the commits are protected whose version memwal creates**:
+  the maintenance jobs, and changes of the MemWAL details. Commits that Lance makes alone are not:
   ``create`` and ``enable``, a new index, and every append, update or compaction without memwal.
   Such a commit overwrites a version that another process committed at the same moment, protected or
   not. Such a table must therefore be written by memwal only, and be set up by one process. A lease
@@ -39,8 +39,8 @@ Limits:
 * Lance does not see a version of the base table whose committer died after step 2 before the next
   commit, or a read of that version through this class, has finished it.
 * A deleted name is free again, as in any store. A creator that is paused between steps 2 and 3 for
-  so long that its object is collected meanwhile stores it again when it wakes, even over one that
-  was created since. The grace period of the collection prevents that.
+  so long that its object is collected during the pause stores it again when it wakes, even over an
+  object that was created since. The grace period of the collection prevents that.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class ExternalManifestStore(ObjectStore):
         ObjectExistsError
             The name is taken.
         UnsupportedStoreError
-            The name is none of those that memwal creates.
+            memwal creates no object of this name.
         StoreUnavailableError
             The store or the database did not answer; the object may be committed.
         """

@@ -201,7 +201,7 @@ class History(RunHistory):
     ) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        ``status`` is that of all regions of ``table``, ``probe`` what a later look compares. A
+        ``status`` covers all regions of ``table``; a later poll compares itself with ``probe``. A
         recorded failure to read the status is over; a log that lacks an entry is recorded as one,
         until none does.
         """

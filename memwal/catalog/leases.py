@@ -1,9 +1,9 @@
 """Leases on tables and jobs, so that a second run waits or skips instead of wasting work.
 
 A lease is not a fence. Between a check of the lease and the next action, a process can be paused
-for any time; what it does then must still be refused by a compare-and-swap. A lease guarantees that
-two holders of one resource never have the same token, that later holders have higher tokens, and
-that a holder which checks after its lease expired gets an error.
+for any time; its actions after the pause must still be refused by a compare-and-swap. A lease
+guarantees that two holders of one resource never have the same token, that later holders have
+higher tokens, and that a holder which checks after its lease expired gets an error.
 
 A held lease is renewed in the background, and released at the end of its context.
 """

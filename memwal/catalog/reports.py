@@ -1,8 +1,8 @@
 """Reports of running processes: the due jobs of tables, and the problems of Airflow.
 
 The process that watches a table reports which of its jobs are due, when that changes. Airflow's API
-server reports every few seconds what only Airflow's own database tells. The page, the command line,
-the metrics and the events read both here, so that all of them show the same.
+server reports every few seconds the state that only Airflow's own database has. The page, the
+command line, the metrics and the events read both here, so that all of them show the same.
 """
 
 from __future__ import annotations

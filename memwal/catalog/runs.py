@@ -305,7 +305,7 @@ class RunHistory:
         """Return the latest runs, newest first, at most ``limit``.
 
         ``table``, ``job`` and ``state`` select runs with these values, and ``since``, which is
-        aware, those that started at this time or later.
+        aware, runs that started at this time or later.
         """
         query = select(JobRunRow).order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
         if table is not None:

@@ -296,8 +296,8 @@ def locate_named(
 ) -> tuple[TableLocation, Policy | None]:
     """Return the location of a table, which is not opened, and its policy if it has one.
 
-    It has one when the catalog has its name. Storage options of the command line replace those that
-    the catalog refers to.
+    It has one when the catalog has its name. Storage options of the command line replace the
+    options that the catalog refers to.
     """
     from memwal.storage.location import TableLocation
 

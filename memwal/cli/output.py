@@ -46,7 +46,7 @@ _CONTROL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output of a command: ``value`` with ``--json``, else a line or what a function prints."""
+    """Output of a command: ``value`` with ``--json``, else a line or the output of a function."""
 
     value: object
     text: str | Callable[[], None]

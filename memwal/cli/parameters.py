@@ -13,7 +13,8 @@ replaces parameters of its commands by their types:
   command gets the ids.
 
 :func:`takes_options_of` adds options of a job. :mod:`memwal.jobs.options` defines each once; a
-command gets those that were set, so that a policy or the default of the job decides about the rest.
+command gets the options that were set, so that a policy or the default of the job decides about the
+others.
 """
 
 from __future__ import annotations

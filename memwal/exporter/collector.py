@@ -1,8 +1,8 @@
 """Prometheus collector over a catalog's figures.
 
-Names are those that OpenTelemetry's own Prometheus exporter makes of the same metrics, so a rule
-does not depend on which exporter a number comes from. The SDK itself is not used: it would keep a
-series for every table that ever existed, and drops series above 2,000 of one metric.
+Names are the same as OpenTelemetry's own Prometheus exporter gives to these metrics, so a rule does
+not depend on which exporter a number comes from. The SDK itself is not used: it would keep a series
+for every table that ever existed, and drops series above 2,000 of one metric.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Changes(Result):
 
     The grain "log" returns every version of a row that was acknowledged after the token, in the
     order of each region's log: later versions of a key follow earlier ones. Merges are no change.
-    What other clients wrote to the base table directly comes last, as in the grain "net". A table
-    without a primary key has this grain only: each row once, and no deletes.
+    Rows that other clients wrote to the base table directly come last, as in the grain "net". A
+    table without a primary key has this grain only: each row once, and no deletes.
 
     >>> feed = table.changes()
     >>> table.upsert({"id": 1, "n": 7, "text": "a"})
@@ -65,8 +65,8 @@ class Changes(Result):
     columns, filter : optional
         As for a scan; columns of the key and those above are added, and deletes returned anyway.
     grain : {"net", "log"}
-        What is returned of each key: its newest row, or every version. The whole table, without
-        ``after``, has the newest rows only.
+        Versions of each key that are returned: its newest row, or every version. The whole table,
+        without ``after``, has the newest rows only.
 
     Raises
     ------
@@ -74,16 +74,16 @@ class Changes(Result):
         ``after`` is no token, or later than ``until``; columns are unknown, also in the filter, or
         one has the name of one above.
     ProgressLostError
-        The base table went back, and nobody has decided about the generations that it lost.
+        The base table went back, and no decision was made about the generations that it lost.
     TokenExpiredError
         Mostly when it is used. The version of the base table that the token names was cleaned up,
         or generations were collected that alone tell of a deleted key: ones with rows that the
         token's reader saw before they were merged. Generations were given up. With the grain "log",
         log entries behind the token were collected or abandoned. Without a primary key, the base
-        table cannot tell rows that were returned from others. The feed was used before, and what it
-        read then was collected since: ask for a new feed. Without a tag on :attr:`version`,
-        generations and their log entries stay for the retention of the collection, an hour by
-        default.
+        table cannot tell rows that were returned from others. The feed was used before, and
+        generations that it read then were collected since: ask for a new feed. Without a tag on
+        :attr:`version`, generations and their log entries stay for the retention of the collection,
+        an hour by default.
     """
 
     def __init__(

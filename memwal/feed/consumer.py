@@ -66,7 +66,7 @@ class Consumer:
     >>> consumer.commit(feed.token)
 
     A process that dies between the two reads the same changes, or newer rows of their keys, once
-    more. One that stores the token together with what it makes of the rows, and commits it when it
+    more. A process that stores the token together with its own results, and commits it when it
     starts, applies each change once.
 
     Thread-safe. InvalidInputError is raised for a name or a start that is none. Each call raises
@@ -159,7 +159,7 @@ class Consumer:
     def reset(self, token: str | None = None) -> None:
         """Begin again with the whole table, or with later changes if ``token`` is "now".
 
-        What was deleted before is not told: an exact copy of the table is emptied first.
+        Earlier deletes are not returned: an exact copy of the table is emptied first.
         """
         _check_start(token)
         with self._lock:
@@ -302,7 +302,7 @@ class Consumer:
         return tag, int(base.dataset.latest_version) == base.version
 
     def _advance(self, state: ConsumerState, token: str | None, tag: ConsumerTag | None) -> None:
-        """Store another token, and delete the tags of those before."""
+        """Store another token, and delete the tags of the earlier tokens."""
         held = list(self._held.values())
         later = [each for each in held if tag is not None and each.version > tag.version]
         if later:

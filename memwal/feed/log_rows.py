@@ -1,9 +1,9 @@
 """Rows of the regions' logs in every version, for the log grain of a feed.
 
-The collector keeps the entries of a log that the generations were flushed from which it keeps, and
-what was not flushed yet. So entries that are gone belong to generations that were merged and
-collected, and TokenExpiredError names them. It also names entries that a person abandoned: no
-generation has their rows.
+The collector keeps the log entries of the generations that it keeps, and the entries that are not
+flushed yet. So missing entries belong to generations that were merged and collected, and
+TokenExpiredError names them. It also names entries that a person abandoned: no generation has their
+rows.
 
 Entries never change. A writer, merger or collector at work changes whether an entry is there, and
 nothing else: each range of entries is listed before its first row is returned, and an entry that is

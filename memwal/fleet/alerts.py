@@ -76,8 +76,8 @@ def notify_channel(
     """Send a ``channel`` its pending events in one message, record them as sent, and return them.
 
     Any number of processes may call this: a lease lets one of them send. If this process dies
-    between the delivery and the record, the message is sent again. Raises what ``send`` raises, and
-    ``StoreUnavailableError`` if the ``catalog`` does not answer.
+    between the delivery and the record, the message is sent again. Raises the errors of ``send``,
+    and ``StoreUnavailableError`` if the ``catalog`` does not answer.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class WebhookResponse:
 
 
 Post = Callable[[JsonMapping], WebhookResponse]
-"""Posts a body as JSON, once, and returns the response, whatever its status.
+"""Posts a body as JSON, once, and returns the response of any status.
 
 Without a response, or with one that is not HTTP, it raises ``OSError`` or ``HTTPException``."""
 
@@ -255,8 +255,8 @@ def deliver(
     """Deliver one message about the events, with retries after transient failures.
 
     ``post`` posts a body once. The pause between the attempts is one second, then doubles, or is
-    what the response asks for, up to 30 s; ``sleep`` takes its seconds. After the last attempt
-    raises ``DeliveryError``, whose message does not contain the address.
+    the time that the response asks for, up to 30 s; ``sleep`` takes its seconds. After the last
+    attempt raises ``DeliveryError``, whose message does not contain the address.
     """
     body = slack_body(events)
     reason = ""

@@ -7,8 +7,9 @@ index files behind.
 
 A compaction whose rewrites were all lost to other commits therefore acquires the table's exclusive
 lease. While that lease is held, no merge and no index build of the table starts. The compaction
-waits up to 2 minutes for those that are running, acquires their leases, and makes one commit, whose
-size the policy bounds. If a holder dies, others wait until its leases expire.
+waits up to 2 minutes for the merges and index builds that are running, acquires their leases, and
+makes one commit, whose size the policy bounds. If a holder dies, others wait until its leases
+expire.
 """
 
 from __future__ import annotations

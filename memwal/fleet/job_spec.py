@@ -73,14 +73,17 @@ class JobRequest:
     force: bool = False
     """Run it now: due or not, in quiet hours, and also the regions that are skipped."""
     dry_run: bool = False
-    """Change nothing: a collection counts, other jobs are skipped with what they would do."""
+    """Change nothing: a collection counts, other jobs are skipped, and the reason names their work.
+    """
     regions: Collection[UUID] | None = None
     """Merge only these, as far as they are due."""
     index: str | None = None
     """Build only this index, under a lease of its own: several can be built at once. A build of all
     indexes may run at the same time, which costs work and nothing else."""
     max_tasks: int | None = None
-    """Into how many tasks it is divided at most; None leaves that to what runs the job."""
+    """Maximal number of tasks that the job is divided into; None leaves the number to the task
+    runner.
+    """
     run_bytes: int | None = None
     """Most bytes that a merge takes in, beside the policy's ``merge_run_bytes``."""
     due: Due | None = None

@@ -46,9 +46,9 @@ Record = TypeVar("Record", "MergedRowCount", "FailedJob", "SkippedRegionRecord",
 class Rates:
     """Rows per second, over some time.
 
-    ``rows_in`` is the growth of the backlog plus the rows that merges removed from it meanwhile.
-    Rows of one key that were merged as one count as one. It is never negative, and None with fewer
-    than two samples.
+    ``rows_in`` is the growth of the backlog plus the rows that merges removed from it in the same
+    time. Rows of one key that were merged as one count as one. It is never negative, and None with
+    fewer than two samples.
     """
 
     rows_in: float | None  # flushed

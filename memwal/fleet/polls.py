@@ -65,7 +65,7 @@ class Outcome(JsonRecord):
     result: JobResult | Skipped | None = None
     """None when the job failed, or was ended by a shutdown."""
     failed_job: FailedJob | None = None
-    """What went wrong, and when it is tried again; None also when it could not be recorded."""
+    """The recorded error, and the time of the next try; None also when it could not be recorded."""
     failed: bool = False
     """Whether the job, or the survey, failed; a shutdown is no failure."""
 
@@ -209,9 +209,9 @@ class TablePolls:
     the catalog tells. The catalog is also told which tables were looked at, by one statement for
     all of them.
 
-    The first polls after a start are those of the tables that were due by the catalog, the longest
-    first, and of those without a sample. The others follow within the ``idle_poll_seconds`` of
-    their policies.
+    The first polls after a start are of the tables that were due by the catalog, the longest first,
+    and of the tables without a sample. The others follow within the ``idle_poll_seconds`` of their
+    policies.
 
     Parameters
     ----------

@@ -46,8 +46,9 @@ class Runtime:
     """Surroundings of a job: its task runner, leases and credentials."""
 
     run: TaskRunner = run_in_process
-    """Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; what they
-    commit is fenced by compare-and-swap alone."""
+    """Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; their
+    commits are fenced by compare-and-swap alone.
+    """
     execute: JobExecutor | None = None
     """Does the whole job instead of this process: gets the :class:`JobSpec` (whose ``arguments()``
     are those of the Spark application) and a guard that raises ``ConflictError`` when the lease is
@@ -57,8 +58,9 @@ class Runtime:
     """Called before each commit, beside the check of the lease: for a caller that may want the job
     to stop."""
     storage_options: Mapping[str, str] | None = None
-    """By default those that the catalog refers to. A reference to an Airflow connection can only be
-    resolved by Airflow, which gives the options here."""
+    """By default the options that the catalog refers to. A reference to an Airflow connection can
+    only be resolved by Airflow, which gives the options here.
+    """
     external_id: str | None = None
     """Id of the run where it was started."""
     ttl: Duration | None = None
@@ -102,7 +104,7 @@ def run_recorded(
 ) -> JobResult | Skipped:
     """Run an operation on the table ``table_name`` of a ``catalog`` under leases, and record it.
 
-    Returns what it did, or ``Skipped`` if another process holds one of the leases.
+    Returns the result of ``execute``, or ``Skipped`` if another process holds one of the leases.
 
     Parameters
     ----------
@@ -111,8 +113,8 @@ def run_recorded(
     execute : callable
         Runs the operation; gets a guard to call before each commit, or while it waits.
     instead_of : sequence of str
-        Jobs that must not run meanwhile, since this does their work: their leases are acquired
-        too, in this order.
+        Jobs that must not run during the operation, since it does their work: their leases are
+        acquired too, in this order.
     wait : float or timedelta, optional
         How long to wait for all of the leases. None does not wait.
     runtime : Runtime, optional
@@ -307,12 +309,13 @@ def run_job(
     request : JobRequest
         The table, the job, and how the caller narrows or forces it.
     runtime : Runtime, optional
-        What it runs with; by default its tasks run in this process.
+        Task runner, storage options, callbacks and lease time of the job; by default its tasks run
+        in this process.
 
     Returns
     -------
     JobResult or Skipped
-        What it did, or why it did nothing.
+        The result of the job, or the reason why it was skipped.
 
     Raises
     ------
@@ -322,7 +325,8 @@ def run_job(
         There is no such job, a region or an index does not exist, or the index is one of another
         job.
     ConflictError
-        The lease was lost, or other commits kept getting in between. What was committed stays.
+        The lease was lost, or other commits kept getting in between. Earlier commits of the job
+        stay.
     MemWalError
         The job failed. It is recorded.
     """

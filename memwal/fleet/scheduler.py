@@ -91,9 +91,9 @@ class FairQueue:
     ) -> list[Choice]:
         """Choose up to ``slots`` jobs to run now, at most one of each table.
 
-        No job may be running on the tables of the due jobs. ``remaining_bytes`` limits what the
-        chosen merges take in together: the first merge gets what it needs, the next one what
-        remains.
+        No job may be running on the tables of the due jobs. ``remaining_bytes`` limits the bytes
+        that the chosen merges take in together: the first merge gets the bytes that it needs, the
+        next one the remaining bytes.
         """
         chosen: list[Choice] = []
         tables: set[str] = set()
@@ -181,9 +181,9 @@ class Fleet:
         Only these, and no upkeep of the catalog; by default all enabled tables. A table without a
         schedule is never surveyed by :meth:`run_forever`.
     runner : callable
-        Returns what runs the tasks of the jobs of a table, such as
-        :func:`memwal.spark.runner.connect_runner`; by default they run in this process. Called
-        from several threads, as is what it returns.
+        Returns the task runner of the jobs of a table, such as
+        :func:`memwal.spark.runner.connect_runner`; by default the tasks run in this process. Both
+        the callable and the task runner are called from several threads.
     max_tasks : int, optional
         Maximal number of tasks that a job is divided into; by default as many as its runner runs at
         once.
@@ -254,8 +254,8 @@ class Fleet:
     def run_once(self, *, seconds: Duration | None = None) -> list[Outcome]:
         """Survey every table, regardless of its schedule, and run each due job once.
 
-        A table is surveyed again after its jobs: a merge makes indexes due. After so many
-        ``seconds`` no job is started, and the call returns when the running ones have ended.
+        A table is surveyed again after its jobs: a merge makes indexes due. After ``seconds`` no
+        job is started, and the call returns when the running ones have ended.
 
         Raises ``StoreUnavailableError`` if the catalog does not answer.
         """
@@ -265,9 +265,9 @@ class Fleet:
     def run_forever(self, *, every: Duration = 10.0) -> None:
         """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
 
-        Reads the catalog ``every`` so many seconds (``InvalidInputError`` unless above 0), and
-        waits while it does not answer. Raises ``TableSetupError`` if the catalog has no schema, or
-        another one.
+        Reads the catalog at the interval ``every``, in seconds (``InvalidInputError`` unless above
+        0), and waits while it does not answer. Raises ``TableSetupError`` if the catalog has no
+        schema, or another one.
         """
         seconds = in_seconds(every)
         if seconds <= 0:

@@ -4,9 +4,9 @@ A full status of a table costs several requests for each region. A table that is
 it: a poll needs to know whether the base table, a manifest or the log has changed since the status
 was read. On local disks the times of the folders tell, without opening anything. On an object
 store, a look is two requests: for the trace that each commit of a region's manifest by memwal is
-followed by (:mod:`memwal.region.change_trace`), and for the next version of the base table. What
-depends on time alone (ages, schedules) follows from the status that was read before, and from the
-clock.
+followed by (:mod:`memwal.region.change_trace`), and for the next version of the base table. Values
+that depend on time alone (ages, schedules) follow from the status that was read before, and from
+the clock.
 
 The longer nothing changes in an object store, the longer the pauses between two looks: a tenth of
 the time since the last change, at least the policy's ``poll_seconds`` and at most its
@@ -20,22 +20,25 @@ rounds, at least ``poll_seconds`` and at most ``untraced_poll_seconds``.
 A status is read in full
 
 - when the table, its policy or its address changed,
-- before a job counts as due that was not due when it was read last: what is remembered never starts
-  a job. Of a table that stays due, because its job waits for its turn, and of one with skipped
-  regions, only the catalog is read again: a run may have served it without changing the table,
+- before a job counts as due that was not due when it was read last: a remembered status never
+  starts a job. Of a table that stays due, because its job waits for its turn, and of one with
+  skipped regions, only the catalog is read again: a run may have served it without changing the
+  table,
 - while rows wait in the log, every :data:`UNFLUSHED_SECONDS`: whether their writer lives depends on
   the age of the log entries,
-- after :data:`FULL_READ_SECONDS` in any case: for what polls cannot see, such as damaged files.
+- after :data:`FULL_READ_SECONDS` in any case: for changes that polls cannot see, such as damaged
+  files.
 
 A change between the poll and the read that follows it is in the status that is read, and seen as a
-change once more by the next poll: what a poll compares is taken before the status is read.
+change once more by the next poll: the values that a poll compares are taken before the status is
+read.
 
-The catalog keeps what is compared beside the latest status (:meth:`TableWatch.probe`). A process
+The catalog keeps the compared values beside the latest status (:meth:`TableWatch.probe`). A process
 that starts compares first, with a round, and reads only the tables that changed while no process
 watched them, or that are due. A stored status that was read by another version of memwal, before
 the table's latest registration, or in the future by the clock, is not used. Two processes that
-watch one table store what each has read: any of these pairs is right, since the status was read
-after what is compared.
+watch one table store each their own pair: any of these pairs is right, since the status was read
+after the compared values.
 """
 
 from __future__ import annotations
@@ -126,7 +129,7 @@ class TableWatch:
     ) -> PolledSurvey:
         """Return the survey of a table as it is now, reading no more than necessary.
 
-        ``work`` is what the catalog has of the table; it is read if it is needed and not given.
+        ``work`` is the table's record in the catalog; it is read if it is needed and not given.
         Raises as :func:`memwal.fleet.tables.survey`; the next poll then reads in full.
         """
         now = now or datetime.now(UTC)

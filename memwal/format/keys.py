@@ -2,10 +2,10 @@
 
 The ``_pk_index`` of a flushed generation contains keys of several columns in this form.
 
-Rows are encoded column by column. A *piece* is what one part of a key adds to each row: a fixed
-number of bytes, or a run of bytes of another buffer. The pieces of a row are joined, and the rows
-follow one another. Columns are processed in slices of :data:`SLICE_ROWS` rows, so that the index
-arrays stay in the processor's cache. The bloom filter uses the same pieces.
+Rows are encoded column by column. A *piece* is the encoding that one part of a key adds to each
+row: a fixed number of bytes, or a run of bytes of another buffer. The pieces of a row are joined,
+and the rows follow one another. Columns are processed in slices of :data:`SLICE_ROWS` rows, so that
+the index arrays stay in the processor's cache. The bloom filter uses the same pieces.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ No call of pylance returns the whole index section of a manifest.
 
 Every manifest that memwal reads passes one gate, in :func:`_parse_manifest`: if it uses a feature
 that this release does not know, NewerFormatError is raised before anything in it is believed. Lance
-itself refuses fewer of them: what it can read, memwal may still copy in part, or collect too much
-of. Whatever lists the files of a version gets them from :func:`named_files` and
+itself refuses fewer of them: of a table that Lance can read, memwal might still copy too few files,
+or collect too many. Code that lists the files of a version gets them from :func:`named_files` and
 :func:`external_files`, which also refuse fields that are not known.
 """
 

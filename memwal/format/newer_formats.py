@@ -1,9 +1,10 @@
 """Features and fields of a stored manifest that this release of memwal does not know.
 
-Without an unknown feature flag, a reader of Lance ignores what it does not know, and its writer
-drops it. A job must not: a field that is unknown here may name files that a copy would leave out
-and a collection delete, and a commit of Lance's would drop it from the next version. Therefore
-``protos/lance_manifest.proto`` declares every field that a manifest may have without such a flag.
+Without an unknown feature flag, a reader of Lance ignores fields that it does not know, and its
+writer drops them. A job must not: a field that is unknown here may name files that a copy would
+leave out and a collection delete, and a commit of Lance's would drop it from the next version.
+Therefore ``protos/lance_manifest.proto`` declares every field that a manifest may have without such
+a flag.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def check_fields(name: str, *messages: Message) -> None:
     """Raise NewerFormatError if a manifest has a field that is not known.
 
     ``messages`` are the manifest and its index entries, of which all fields are checked, nested
-    ones included. Whatever lists the files of a version, to copy, check or delete them, asks this
+    ones included. Code that lists the files of a version, to copy, check or delete them, calls this
     first.
     """
     fields = unknown_fields(*messages)

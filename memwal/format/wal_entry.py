@@ -1,4 +1,4 @@
-"""Decoder of a region's WAL entries (spec: WAL Entry Format), and bounds on what they claim.
+"""Decoder of a region's WAL entries (spec: WAL Entry Format), and bounds on their stated sizes.
 
 Arrow trusts the decompressed size that a compressed buffer states, and the number of rows that a
 batch states. A few bytes could claim terabytes, or unpack to them. This module therefore reads the

@@ -76,7 +76,9 @@ _TARGET_BATCHES = b"8000"
 
 
 BlobTarget = Mapping[bytes, bytes]
-"""Metadata of an entry that tells what Lance is going to flush it into; may be empty."""
+"""Metadata of an entry that names the generation into which Lance is going to flush it; may be
+empty.
+"""
 
 
 def blob_target(metadata: Mapping[bytes, bytes] | None) -> BlobTarget:

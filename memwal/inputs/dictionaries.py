@@ -3,8 +3,8 @@
 In memory such a column has plain values: see :func:`memwal.format.lance_manifest.plain_manifest`.
 Log entries and data files have the dictionaries that the table's manifest promises, so that Lance's
 own clients read and write the table as before. Lance joins the dictionaries of one file, and writes
-indices that nobody can decode if the values are too many for their type: a file therefore gets only
-as many values as its indices can number.
+indices that no reader can decode if the values are too many for their type: a file therefore gets
+only as many values as its indices can number.
 """
 
 from __future__ import annotations

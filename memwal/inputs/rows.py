@@ -3,7 +3,8 @@
 No library of data frames or models is imported: its objects are known by Arrow's C interface, by
 the module that the caller has imported already, or by their ``model_dump``. Columns of Python
 values first get the type that their values have, and are then cast to the table's type as any other
-column: Arrow's conversion of Python values straight to a type drops what does not fit.
+column: Arrow's conversion of Python values straight to a type drops parts of values that do not
+fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Options of a job as arguments of a command line, and back.
 
-The driver of a Spark application gets its options this way: :func:`to_arguments` writes what
-:func:`parse_options` reads.
+The driver of a Spark application gets its options this way: :func:`to_arguments` writes the
+arguments that :func:`parse_options` reads.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def add_arguments(parser: ArgumentParser, cls: type[JobOptions]) -> None:
 def parse_options(cls: type[Options], arguments: Namespace) -> Options:
     """Make the options of a job from the namespace of a parser with :func:`add_arguments`.
 
-    What is absent takes its default. Raises InvalidInputError if a value is out of its limits.
+    An absent option takes its default. Raises InvalidInputError if a value is out of its limits.
     """
     values: dict[str, Any] = {}
     for name, option in options_of(cls).items():

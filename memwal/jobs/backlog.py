@@ -289,8 +289,8 @@ def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
 def _damaged_indexes(base: BaseTable) -> frozenset[str]:
     """Return the indexes whose files are not whole.
 
-    On a store that is not local, a process looks every ten minutes while all of them are: what a
-    commit names was whole then.
+    On a store that is not local, a process looks every ten minutes while all of them are: the files
+    that a commit names were whole then.
     """
     if base.location.store.is_local:
         return find_cut_indexes(base)

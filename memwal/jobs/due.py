@@ -37,7 +37,8 @@ class Due(JsonRecord):
     """Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
     that share workers are ordered by it."""
     critical: bool = False
-    """The job is overdue by so much that quiet hours do not hold it back."""
+    """An age exceeds its limit by ``quiet_critical_seconds``: quiet hours do not hold the job back.
+    """
     regions: tuple[str, ...] = ()
     """UUIDs of the regions to merge; empty for the other jobs."""
 

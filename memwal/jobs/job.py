@@ -169,7 +169,7 @@ class JobResult(JsonRecord):
     metrics: dict[str, int] = field(default_factory=dict)
     """Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...)."""
     warnings: tuple[str, ...] = ()
-    """What was left undone and why; a job that skips a region says so here."""
+    """The work that was left undone, and the reason; a job that skips a region says so here."""
     skipped_regions: tuple[SkippedRegion, ...] = ()
     """Regions that a merge did not merge to the end. Each is among the warnings as well."""
     unindexable_rows: tuple[UnindexableRow, ...] = ()
@@ -273,7 +273,7 @@ def guarded(function: Callable[..., Result], guard: Guard | None) -> Callable[..
     """Bind a guard to a function of tasks that takes ``guard=``.
 
     Only the process that holds a lease can check it. When the function is sent to another machine,
-    the guard does nothing there, and what is done there is fenced by the compare-and-swap of its
+    the guard does nothing there, and the work there is fenced by the compare-and-swap of its
     commits alone.
     """
     return function if guard is None else partial(function, guard=_LocalGuard(guard))

@@ -177,11 +177,13 @@ class RunOptions(JobOptions):
     run: TaskRunner = run_in_process
     """Runs the tasks of the job; by default one after another in this process."""
     guard: Guard | None = None
-    """Called right before each commit and each deletion by what runs in this process; what it
-    raises stops the job."""
+    """Called in this process right before each commit and each deletion; an error that it raises
+    stops the job.
+    """
     progress: ProgressOption = None
-    """Called with a :class:`~memwal.jobs.progress.JobProgress` at each step of what runs in this
-    process, or True for a bar on a terminal; what it raises stops the job."""
+    """Called with a :class:`~memwal.jobs.progress.JobProgress` at each step that runs in this
+    process, or True for a bar on a terminal; an error that it raises stops the job.
+    """
 
 
 _COMMIT_BYTES_HELP: Final = (

@@ -1,7 +1,7 @@
 """Progress of a job, for a callable of the caller or for a bar in the terminal.
 
-A job counts what its tasks do in this process. What a task runner sends to other machines counts
-when the runner returns; Spark, for example, shows the progress of its tasks itself.
+A job counts the steps of its tasks in this process. Tasks that a task runner sends to other
+machines count when the runner returns; Spark, for example, shows the progress of its tasks itself.
 """
 
 from __future__ import annotations

@@ -74,9 +74,10 @@ def held_regions(
     """Return the regions that a merge leaves out because they have a key of another region.
 
     The merge could not know which row is newer, and would insert the key twice. A region is
-    compared in full, with all regions of the table, whatever the merge takes of it, except that a
-    sealed region is compared with sealed ones of the same merge only: its rows are the older ones,
-    see :func:`memwal.retire_region`. Generations that are flushed after this are not in the plan.
+    compared in full, with all regions of the table, even if the merge takes only a part of it,
+    except that a sealed region is compared with sealed ones of the same merge only: its rows are
+    the older ones, see :func:`memwal.retire_region`. Generations that are flushed after this are
+    not in the plan.
 
     ``manifests`` are those of the regions that the options name. If they name some, this costs one
     listing, and the other manifests if another client has made a region.

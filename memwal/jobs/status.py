@@ -40,8 +40,9 @@ class RegionBacklog:
     oldest_unflushed_seconds: float | None = None
     """Age of the oldest rows that are acknowledged and not flushed; None when there are none."""
     needs_recovery: bool = False
-    """Such rows wait for longer than a living writer lets them wait: nobody sees them until the
-    region is recovered, or claimed by another writer."""
+    """Such rows wait for longer than a living writer lets them wait: no reader sees them until the
+    region is recovered, or claimed by another writer.
+    """
     reclaimable_generations: int = 0
     """Retained generations that every maintained index covers and that are not held: the collector
     may delete them when no retained version needs them and the grace period is over."""
@@ -195,7 +196,7 @@ class TableStatus(JsonRecord):
     """MemWAL was taken away and enabled again, with other rows in the base table, before anything
     was merged: a person decides whether generations that were flushed before count."""
     read_cache_bytes: int | None = field(default=None, compare=False)
-    """Memory of what the reads of this process keep for the next ones, over all tables."""
+    """Memory of the caches that the reads of this process keep for later reads, over all tables."""
     read_cache_budget: int | None = field(default=None, compare=False)
     """Limit of that memory: the environment variable ``MEMWAL_READ_CACHE_BYTES``."""
 

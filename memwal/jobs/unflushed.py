@@ -3,8 +3,8 @@
 A living writer of memwal flushes a MemTable when it is ``max_memtable_age`` old, and each flush
 commits the manifest of the region. If the oldest unflushed rows, and the newest version of the
 manifest, are more than twice that age old, the region has no living writer: it ended by an
-exception, was killed, or its machine lost power. Nobody sees the rows then but a recovery, or the
-next writer that claims the region.
+exception, was killed, or its machine lost power. Only a recovery sees the rows then, or the next
+writer that claims the region.
 
 Whether a writer lives cannot be observed, and one that was paused for long counts as dead. A
 recovery that fences it harms nothing, see :mod:`memwal.lsm.wal.log`. Writers of other clients

@@ -143,7 +143,7 @@ def newest_row_positions(keys: pa.Array) -> Positions:
 def mark_newest_rows(keys: pa.Array) -> Mask:
     """Return for each row whether no later one has its key.
 
-    ``keys`` are those that :func:`memwal.region.rows.key_column` returns; all rows of a table
+    ``keys`` is a column that :func:`memwal.region.rows.key_column` returns; all rows of a table
     without a key count.
     """
     if pt.is_null(keys.type):

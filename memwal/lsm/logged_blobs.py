@@ -140,7 +140,7 @@ def _from_logged(values: pa.StructArray, read: ReadBlob) -> pa.Array:
 
 
 def _with_files(parts: Mapping[str, pa.Array], kind: np.ndarray, read: ReadBlob) -> pa.Array:
-    """Return the bytes of blobs, also of those in files of their own."""
+    """Return the bytes of blobs, also of blobs in files of their own."""
     data: pa.Array = parts["data"]
     apart = np.flatnonzero((kind != 0) & (kind != EXTERNAL))
     if not len(apart):

@@ -100,7 +100,7 @@ class RegionPlaces:
     def of_several(self) -> tuple[set[RegionPlace], list[RegionManifest]]:
         """Return the places that several regions have or had, and the regions of unknown places.
 
-        Of the newest spec. Costs what :func:`router_in_force` does.
+        Of the newest spec. Costs as much as :func:`router_in_force`.
         """
         router = self._router(self._newest)
         if router is None:

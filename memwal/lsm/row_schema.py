@@ -40,7 +40,7 @@ _MAX_CACHED_PLANS: Final = 4
 _TOMBSTONES: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
 
 ValueCheck: TypeAlias = Callable[[pa.Array], str | None]
-"""Returns what is wrong with the values of a column; None if nothing is."""
+"""Returns a description of the invalid values of a column; None if all are valid."""
 
 
 class RowSchema:
@@ -214,7 +214,7 @@ class RowSchema:
     def find_problems(self, rows: pa.RecordBatch) -> dict[int, str]:
         """Return the row numbers of stored rows that cannot be flushed or merged, and why.
 
-        Checks what :meth:`convert_upserts` and :meth:`convert_deletes` check, except that a null
+        Makes the checks of :meth:`convert_upserts` and :meth:`convert_deletes`, except that a null
         struct is allowed. Values are not in the texts.
         """
         flags = rows.column(TOMBSTONE)

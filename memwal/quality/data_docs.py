@@ -117,7 +117,7 @@ def _suite_result(gx_suite: Any, run: RunResult) -> Any:
 def _escape_html(value: Any) -> Any:
     """Escape all texts in a value, since the pages show some of them unescaped.
 
-    The texts come from the author of the table or suite. Those that Great Expectations escapes
+    The texts come from the author of the table or suite. Texts that Great Expectations escapes
     itself are escaped twice.
     """
     match value:

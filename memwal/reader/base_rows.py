@@ -287,7 +287,7 @@ _NOTHING_FOUND = _Found(FragmentStates.of({}), np.empty(0, np.uint64))
 def _searches(sources: ReadSources) -> list[_Search]:
     """Group the flushed generations by the fragments that their keys were searched for in.
 
-    What was found in a fragment that did not change holds for every version that has it.
+    Rows that were found in a fragment that did not change are found in every version that has it.
     """
     base = sources.base
     groups: dict[bytes, list[tuple[GenerationSource, _Found]]] = {}

@@ -80,8 +80,9 @@ def lookup_rows(
     """Look up the rows of keys (spec: Point Lookup); a repeated key has one row in the result.
 
     ``keys`` has the key columns, in the table's types and without nulls. After ObjectNotFoundError
-    (a generation, or the version of the base table, was collected meanwhile) the caller opens the
-    sources again and repeats the lookup. With ``blob_values``, blobs have the form that is written.
+    (a generation, or the version of the base table, was collected during the lookup) the caller
+    opens the sources again and repeats the lookup. With ``blob_values``, blobs have the form that
+    is written.
     """
     base = sources.base
     wanted = _columns_of(base, columns, blob_values=blob_values)

@@ -32,8 +32,8 @@ Lance's parser gives up at some 48 nested casts, after a time that doubles with 
 MAX_REPEATS: Final = 10_000
 """Maximum length of the text or the list that a function makes, per row.
 
-Lance evaluates some thousand rows at once, and a failed allocation ends the process. What
-replacements make cannot be bounded, so a filter is code: take none from a stranger.
+Lance evaluates some thousand rows at once, and a failed allocation ends the process. The size of
+values that replacements make cannot be bounded, so a filter is code: take none from a stranger.
 """
 
 _PADDING: Final = "repeat|lpad|rpad|array_repeat|list_repeat|array_resize|list_resize"

@@ -40,7 +40,7 @@ class Scan(Result):
 
     Made by :meth:`memwal.Table.scan`, which explains the options. As a stream it holds few batches
     in memory at a time. ``open_sources`` plans the read and opens its sources; ``explain_sources``
-    also lists what a read leaves out unseen.
+    also lists the generations that a read leaves out unseen.
 
     >>> scan = table.scan(columns=["id"], filter="n >= 6")
     >>> scan.to_table().num_rows, scan.count_rows(), scan.schema.names

@@ -1,6 +1,6 @@
 """Reads that go on without an index that cannot be read.
 
-An index only saves time: what it answers is in the rows too. A file of an index that is missing, or
+An index only saves time: its answers are in the rows too. A file of an index that is missing, or
 was not written whole, therefore must not keep a table from being read. Lance evaluates a scan's
 filter by its scalar indexes before the first batch, so that a scan that fails there has returned
 nothing and starts over, without indexes. Searches of vectors and texts choose their index

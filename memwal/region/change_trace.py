@@ -7,7 +7,7 @@ the folders tell as much, and no trace is left.
 
 The put is never before the commit: a watcher reads the trace, then the manifests. A commit that it
 does not see in them is followed by a put that it has not seen either, and the next look finds
-another trace. What processes that pause, die or repeat do:
+another trace. Processes that pause, die or repeat:
 
 * a process pauses before the put: the change is found when the put is made, or by a slower round
   of the watcher, which asks for every region. A trace that overwrites a newer one is one more

@@ -102,7 +102,7 @@ class RegionManifestStore:
         ``recent`` is a version that was the newest one less than the collector's grace period ago
         (:data:`RECENT_SECONDS` at most). If it still is, two requests suffice: the collector trims
         no version so soon after it was the newest one, so an absent successor was never written.
-        ``known`` is what that version contains: then one request suffices.
+        ``known`` is the manifest of that version: then one request suffices.
         """
         if recent is not None:
             with suppress(ObjectNotFoundError):
@@ -296,9 +296,9 @@ class RegionManifestStore:
 
         ``recent`` is a version that was the newest one at some time. The first attempt reads only
         it, which saves two requests if it still is. That is as safe as to be paused between the
-        read and the commit: if the version is stored, no later one was trimmed, so a later one
-        lets the commit fail, and the next attempt finds the newest. What the table holds is read
-        in any case: it may be another table in the place of the one where the version was seen.
+        read and the commit: if the version is stored, no later one was trimmed, so a later one lets
+        the commit fail, and the next attempt finds the newest. The stored manifest is read in any
+        case: it may be of another table in the place of the one where the version was seen.
 
         Returns the committed manifest, or the newest one if there was nothing to change. Raises
         ObjectNotFoundError if the region has no manifest, and ConflictError if another process won

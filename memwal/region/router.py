@@ -285,7 +285,7 @@ class Router:
 
 
 def bucket_region_id(bucket: int) -> UUID:
-    """Return the id of the region that holds one bucket, whatever the number of buckets.
+    """Return the id of the region that holds one bucket, for any number of buckets.
 
     Raises InvalidInputError if the bucket is negative.
     """

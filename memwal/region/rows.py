@@ -61,9 +61,10 @@ def has_same_fields(stored: pa.Schema, target: pa.Schema) -> bool:
 def check_known_columns(stored: pa.Schema, target: pa.Schema, *, name: str) -> None:
     """Raise NewerFormatError if stored rows have a column of a newer protocol.
 
-    The names of such columns begin with two underscores. Dropping one may lose what must last, such
-    as ids that rows got when they were logged. A column of that form which is, or was, the table's
-    own has a field id of the table. ``name`` is the key of what holds the rows.
+    The names of such columns begin with two underscores. Dropping one may lose values that must
+    last, such as ids that rows got when they were logged. A column of that form which is, or was,
+    the table's own has a field id of the table. ``name`` is the key of the object that holds the
+    rows.
     """
     own = {field.name for field in target}
     unknown = [f for f in stored if f.name.startswith(_PROTOCOL_PREFIX) and f.name not in own]

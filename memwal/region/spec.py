@@ -314,7 +314,8 @@ class RegionSpec:
     def bind(
         self, field_ids: Mapping[str, int], schema: pa.Schema, *, spec_id: int | None = None
     ) -> StoredRegionSpec:
-        """Return the stored form of this spec; LanceDB stores the same of those it supports.
+        """Return the stored form of this spec; LanceDB stores the same for the specs that it
+        supports.
 
         ``field_ids`` are the Lance field ids of the top-level columns of the table. ``spec_id`` is
         positive and never reused in a table; LanceDB supports only 1. Raises InvalidInputError if

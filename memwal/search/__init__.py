@@ -81,8 +81,8 @@ def search_hybrid(
 
     A row's relevance is ``weight / (60 + rank)`` among the nearest vectors plus ``(1 - weight) /
     (60 + rank)`` among the best texts, times two, ranks counted from 1: with the default weight
-    what plain reciprocal rank fusion gives (Cormack, Clarke and Buettcher, 2009). ``candidates``
-    rows of each search are ranked, ``max(k, 50)`` by default.
+    this is plain reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009). ``candidates`` rows
+    of each search are ranked, ``max(k, 50)`` by default.
 
     Returns the columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first. A
     distance or a score is null where the search did not find the row.

@@ -4,12 +4,12 @@ Each application is started by ``spark-submit``, or by ``python`` for a local se
 interpreter that memwal is installed in. It prints the result of its job as one line of JSON.
 
 Exit codes are those of the command line, see :mod:`memwal.boundary.exit_codes`: 0 when the job ran,
-and ``warnings`` in the result lists what it could not do; 1 also when a check found errors. After
-SIGINT and SIGTERM they are 130 and 143, and the Spark tasks ended with the application. In all
-other cases a line on stderr that starts with ``error:`` gives the reason and the next step, behind
-the type of an error of memwal. To run an application again is always safe.
+and ``warnings`` in the result lists the work that it could not do; 1 also when a check found
+errors. After SIGINT and SIGTERM they are 130 and 143, and the Spark tasks ended with the
+application. In all other cases a line on stderr that starts with ``error:`` gives the reason and
+the next step, behind the type of an error of memwal. To run an application again is always safe.
 
-``spark-submit`` passes on what the driver writes, to either stream, as its own stdout; the result
+``spark-submit`` passes on the output of the driver, of either stream, as its own stdout; the result
 is the last line. A caller that must not miss the result takes it from ``--result``, which is
 written whole or not at all: a file, or an object where the driver runs on another machine.
 

@@ -3,7 +3,7 @@
 A client of Connect has no SparkContext, so that tasks are rows of a data frame: ``mapInArrow`` runs
 the function for each. Tasks and function travel inside the function that Spark is given, and not as
 literals or properties, which Spark shows. Answers come back by Spark's own serializer, like those
-of an RDD: they are read by nobody but the client whose workers wrote them.
+of an RDD: they are read only by the client whose workers wrote them.
 
 The id of a session is made of a name. Another process with the same name finds the workers of the
 first one warm, for a minute after the last task. ``stop()`` of a session closes the connection
@@ -237,7 +237,7 @@ def run_connected(
 
     ``attempt`` runs one task in a worker and returns its answer; ``reason`` makes a line of an
     exception of PySpark. A call that is interrupted in the client interrupts its tasks, and so does
-    what ``check`` raises, which is called twice a second. ``description`` is the start of the tag
+    an error of ``check``, which is called twice a second. ``description`` is the start of the tag
     of Spark's jobs, and the name of the step in the plan of the query: a client can give them no
     other name.
     """

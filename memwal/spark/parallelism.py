@@ -47,9 +47,9 @@ def parallelism(spark: SparkSession) -> int:
     """Return how many tasks a cluster runs at once, now or when its executors have started.
 
     ``spark.default.parallelism``, if it is set. Else the cores of the executors that are there; or,
-    if that is more, of those that dynamic allocation starts at most (``maxExecutors``), or that
-    ``spark.executor.instances`` or ``spark.cores.max`` ask for. Raises InvalidInputError if the
-    session was stopped.
+    if that is more, of the executors that dynamic allocation starts at most (``maxExecutors``), or
+    that ``spark.executor.instances`` or ``spark.cores.max`` ask for. Raises InvalidInputError if
+    the session was stopped.
     """
     context = context_of(spark)
     if context is None:

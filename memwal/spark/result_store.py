@@ -1,7 +1,7 @@
 """The result of an application: a file, or an object if the driver runs on another machine.
 
-The name of an object is used once: it is taken by put-if-absent, so that what is read under it is
-what its one driver wrote, whole.
+The name of an object is used once: it is taken by put-if-absent, so that a read of the name returns
+the whole result of its one driver.
 """
 
 from __future__ import annotations

@@ -70,12 +70,12 @@ def spark_runner(
         as the cluster has cores for, asked whenever a job plans tasks:
         :func:`memwal.spark.parallelism.parallelism`.
     description : str, optional
-        What Spark's UI calls the job, before the name of the step (``rewrite``, ``match``); by
+        Name of the job in Spark's UI, before the name of the step (``rewrite``, ``match``); by
         default ``memwal`` and the table. Of a job of Spark Connect both are the start of its tag,
         and the name of its step in the plan.
     check : callable, optional
-        Called twice a second while tasks run in a session of Spark Connect: what it raises ends
-        them, and is raised by the runner. Of no effect in another session.
+        Called twice a second while tasks run in a session of Spark Connect: an error that it raises
+        ends them, and is raised by the runner. Of no effect in another session.
 
     Returns
     -------

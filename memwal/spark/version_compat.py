@@ -83,8 +83,8 @@ def error_of_task(error: Exception) -> PythonException | None:
 def batch_limit(reader: type, rows: int | None) -> object:
     """Return Spark's limit of the rows of a batch; ``rows`` is None for no limit.
 
-    Tells Spark that a class of stream readers ends with what is there, if asked to. An older Spark
-    has no limits, and takes one batch of such a reader.
+    Tells Spark that a class of stream readers ends with the available rows, if asked to. An older
+    Spark has no limits, and takes one batch of such a reader.
     """
     if rows is not None:
         check_here(BATCH_LIMITS)

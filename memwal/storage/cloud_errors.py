@@ -129,8 +129,9 @@ def translate_errors(
     """Raise memwal errors for obstore's errors in the block.
 
     ``action`` completes "cannot ... the object", ``what`` names the object or the table, and
-    ``secrets`` are never shown, whatever the store answers. If a request that ``writes`` was
-    retried and then refused, the first one may have succeeded, so the outcome is unknown.
+    ``secrets`` are never shown, even if the answer of the store has them. If a request that
+    ``writes`` was retried and then refused, the first one may have succeeded, so the outcome is
+    unknown.
     """
     try:
         yield

@@ -90,7 +90,7 @@ def stat_object(path: str, key: str) -> ObjectInfo | None:
 def stat_entry(entry: os.DirEntry[str], key: str) -> ObjectInfo | None:
     """Return size and time of an entry of a folder that is no folder; None if it is no file.
 
-    A broken link counts as a file: it is not absent, and whatever reads it gets an error. Raises
+    A broken link counts as a file: it is not absent, and a reader of it gets an error. Raises
     FileNotFoundError if it is gone, or a folder by now: a link, which led nowhere for a moment.
     """
     status = entry.stat(follow_symlinks=not is_broken(entry))

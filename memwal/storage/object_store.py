@@ -216,8 +216,8 @@ class ObjectStore(ABC):
     def check_no_link(self, prefix: str) -> None:
         """Raise LinkRefusedError if a symbolic link lies on the way to a folder, or is the folder.
 
-        What is deleted below the folder would be deleted behind that link, which a local store
-        refuses. Object stores have no links, and do nothing.
+        Files below the folder would be deleted behind that link, which a local store refuses.
+        Object stores have no links, and do nothing.
         """
         return
 

@@ -88,7 +88,7 @@ def cloud_settings(
 ) -> CloudSettings:
     """Divide storage options into settings of the store and of the HTTP client, as Lance does.
 
-    Options that only Lance knows are ignored. So are those that neither knows, as Lance does; a
+    Options that only Lance knows are ignored. So are options that neither knows, as Lance does; a
     warning names them, since a credential with a misspelled name would be missing without a word.
     obstore itself takes missing credentials, region and endpoint from the environment.
     ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and the

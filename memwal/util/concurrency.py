@@ -123,9 +123,9 @@ class SharedCall:
     """A call without a result that serves every thread which asked for it before it began.
 
     Of many threads that ask at once, one calls and the rest wait, so that a slow call is not
-    repeated for each of them. What a thread did before it asked happened before the call that it
-    waits for begins: that call sees it. If a call fails, its thread gets the error, and the next
-    one that waits calls again.
+    repeated for each of them. The actions of a thread before it asked happened before the call that
+    it waits for begins: that call sees them. If a call fails, its thread gets the error, and the
+    next one that waits calls again.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -156,8 +156,8 @@ class ForkGuard:
     therefore refuses to work after it, and raises before it touches a lock.
 
     A new writer in the child may not work either: the threads of Lance and of the object store's
-    client do not survive a fork, and what used them before it can hang or crash after it. Hence
-    the advice to fork before anything is opened, or not at all.
+    client do not survive a fork, and code that used them before it can hang or crash after it.
+    Hence the advice to fork before anything is opened, or not at all.
 
     The message names the ``subject``, for example "the writer of s3://lake/flights".
     """

@@ -64,7 +64,7 @@ def bound_free_memory() -> None:
 
     With each large block that is freed, glibc raises the size up to which it keeps such blocks, to
     32 MiB, and keeps twice as much at the end of each of its arenas, of which there are eight for a
-    processor, whatever :func:`release_free_memory` does. A compaction of rows of 1 MB, which needs
+    processor, in spite of :func:`release_free_memory`. A compaction of rows of 1 MB, which needs
     300 MiB, came to 600 MiB so. Limits that the environment sets are kept.
     """
     mallopt = system.mallopt()
@@ -89,7 +89,7 @@ class MemoryLimit:
     def hold(self, limit: int) -> Iterator[None]:
         """Release free memory after the block if there are ``limit`` bytes more than at the lowest.
 
-        What then remains is in use, and counts as the lowest from there on.
+        The remaining memory is in use, and counts as the lowest from there on.
         """
         self._excess()
         try:
@@ -110,8 +110,8 @@ class MemoryLimit:
 def release_after(freed: int) -> None:
     """Return free memory as :func:`release_free_memory` does, once enough bytes were freed.
 
-    ``freed`` is what the caller has just freed, in bytes. Two threads at once may count too little,
-    and release it later.
+    ``freed`` is the number of bytes that the caller has just freed. Two threads at once may count
+    too little, and release it later.
     """
     global _freed
     _freed += freed

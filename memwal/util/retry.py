@@ -41,9 +41,9 @@ def retry_lost_races(
 ) -> Result:
     """Run a step again while it raises LostRaceError; raise ``exhausted`` if every attempt lost.
 
-    The step begins each time with the newest state of what it changes. For the wait between
-    attempts in ``seconds``, see :func:`conflict_delay`. A step that raises LostWriteError is
-    repeated too; the :data:`MAX_LOST_WRITES`-th is raised.
+    The step begins each time with the newest state of the object that it changes. For the wait
+    between attempts in ``seconds``, see :func:`conflict_delay`. A step that raises LostWriteError
+    is repeated too; the :data:`MAX_LOST_WRITES`-th is raised.
     """
     attempt = lost_writes = 0
     while True:

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 REFUSALS: Final = (RegionFencedError, RegionSealedError, TableSetupError)
-"""Errors after which a writer can write no more, and what it stored is in the table's log.
+"""Errors after which a writer can write no more, and its stored rows are in the table's log.
 
 By their exact type: after a TableReplacedError, the log is where the table was moved to.
 """
@@ -249,8 +249,8 @@ class OpenRegions:
     def _store_all(self, entries: Sequence[GroupEntry]) -> None:
         """Store entries side by side: each thread takes the next one that no other has taken.
 
-        After an interrupt no more are taken, and those that other threads have begun are waited
-        for: an entry must not end while it is being stored.
+        After an interrupt no more entries are taken, and those that other threads have begun are
+        waited for: an entry must not end while it is being stored.
         """
         if self._context.appends_in_caller:
             for entry in entries:

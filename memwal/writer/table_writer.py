@@ -241,13 +241,13 @@ class TableWriter:
             of its region is an error. An incarnation may follow steps that have none, with a
             higher version.
         replaces : collection of str, optional
-            Incarnations that are over: this step follows theirs, whatever its version, and theirs
-            are refused from now on.
+            Incarnations that are over: this step follows theirs, with any version, and theirs are
+            refused from now on.
 
         Returns
         -------
         AppliedStep
-            The regions that wrote the step now, and those that had it before.
+            The regions that wrote the step now, and the regions that had it before.
 
         Raises
         ------

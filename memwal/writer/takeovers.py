@@ -6,7 +6,7 @@ some times as long as its own claim took, by chance more or less, and for longer
 follow each other. So most of the time is left to writes, and neither waits for long.
 
 A claim starts the age of the rows that it replays anew. So that they are flushed all the same, a
-producer flushes what it replays when it has not done so for the maximum age of a MemTable.
+producer flushes the rows that it replays when it has not done so for the maximum age of a MemTable.
 """
 
 from __future__ import annotations

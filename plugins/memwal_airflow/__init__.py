@@ -1,7 +1,7 @@
 """Airflow parts of memwal: sensors, operators, the DAG factory and the page.
 
 Airflow finds :mod:`memwal_airflow.plugin` and :mod:`memwal_airflow.provider` by entry points.
-Nothing is imported here: the triggerer and the DAG processor load only what they use.
+Nothing is imported here: the triggerer and the DAG processor load only the modules that they use.
 """
 
 from datetime import UTC, datetime

@@ -13,7 +13,7 @@ the run its state.
 With the schedule ``@due`` a run starts when the triggerer sees that a job is due. ``gate`` waits in
 the triggerer, without a process, until a job is due, and skips the tasks of the others; if nothing
 is due, all of them. If the merge is due, it runs first, and then decides which of the jobs behind
-it are due. What ``recover`` flushes is in the backlog of the next run.
+it are due. Rows that ``recover`` flushes are in the backlog of the next run.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def start(*, triggering_asset_events: Any = None, outlet_events: Any = None) -> 
     Returns their names. Airflow records the updates of the assets with the success of the task, all
     of them or none: a process that dies before leaves the tables to its retry, or to the next
     announcement. A retry after a lost answer finds the runs that the first try has started. A
-    process that is paused after it asked for active runs can start a table that somebody else has
+    process that is paused after it asked for active runs can start a table that another process has
     started since; the second run finds nothing due. Tables that are left out because a run of them
     is active are announced again once it has ended, see
     :class:`memwal_airflow.triggers.due.Announcements`.
@@ -111,9 +111,9 @@ def start(*, triggering_asset_events: Any = None, outlet_events: Any = None) -> 
 def still_due(catalog: memwal.catalog.Catalog, events: Iterable[Any]) -> dict[str, dict[str, str]]:
     """Return the announced jobs that no run has served since, by table.
 
-    A table is left out while one of its jobs runs: that run of its DAG goes on with what is due
-    next, and if it does not, the table is announced again. Numbers of runs are compared, and not
-    times of different machines. An event that waited for hours is served as a new one is.
+    A table is left out while one of its jobs runs: that run of its DAG goes on with the jobs that
+    are due next, and if it does not, the table is announced again. Numbers of runs are compared,
+    and not times of different machines. An event that waited for hours is served as a new one is.
     """
     in_order = sorted(events, key=lambda event: event.timestamp)
     announced: dict[str, JsonMapping] = {}

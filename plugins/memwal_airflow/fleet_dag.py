@@ -147,7 +147,7 @@ def start_unwatched(*, drained: bool, outlet_events: Any = None) -> list[str]:
 
     No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
     A triggerer records every few minutes which tables it looked at. The status that is read here is
-    not stored: the health of a table that is not due goes on to say that nobody looks at it.
+    not stored: the health of a table that is not due goes on to say that no triggerer polls it.
     """
     from memwal.fleet.tables import survey
 
@@ -219,7 +219,7 @@ def unstarted_tables(catalog: memwal.catalog.Catalog) -> list[ManagedTable]:
 def notify() -> int:
     """Send the events of the tables, and return how many were sent.
 
-    A retry sends what was not sent: each delivery is recorded in the catalog.
+    A retry sends the missing messages: each delivery is recorded in the catalog.
     """
     from memwal_airflow.notifications.events import notify_events
 

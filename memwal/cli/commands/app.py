@@ -1,6 +1,6 @@
 """The program ``memwal`` and its ``--version`` line.
 
-Commands import what they need when they run, so ``memwal --help`` answers at once.
+Commands import the modules that they need when they run, so ``memwal --help`` answers at once.
 """
 
 from __future__ import annotations

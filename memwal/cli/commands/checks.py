@@ -67,9 +67,8 @@ def status(
     """Show the size of a table and the gain of each job; of a managed table, the due jobs.
 
     Also shows the backlog of each region, how far indexes are behind, and how old the snapshot is.
-    Generations, rows and bytes are those that are flushed and not merged; log entries are those
-    with rows that no generation covers yet, 0 if all rows are flushed; kept are merged generations
-    that are still stored.
+    Generations, rows and bytes are flushed and not merged; log entries have rows that no generation
+    covers yet, 0 if all rows are flushed; kept are merged generations that are still stored.
     """
     with managed_table(table, url) as (catalog, managed):
         if catalog is None or managed is None:
@@ -279,12 +278,11 @@ def doctor(
     storage: Storage,
     url: CatalogUrl = None,
 ) -> Output:
-    """Check whether a store is fit for tables, Airflow, or versions; with advice for what is not.
+    """Check whether a store is fit for tables, Airflow, or versions; with advice for each problem.
 
-    The table need not exist.
-    Checks permissions, put-if-absent under a small race, clocks, latencies, Lance's own commits,
-    and where credentials come from; about four hundred small requests. Deletes again what it
-    writes. Ends with 1 when there are errors.
+    The table need not exist. Checks permissions, put-if-absent under a small race, clocks,
+    latencies, Lance's own commits, and where credentials come from; about four hundred small
+    requests. Deletes the objects that it wrote. Ends with 1 when there are errors.
     """
     from memwal.jobs.table.store_check import Diagnosis, diagnose
 

@@ -1,8 +1,7 @@
 """``memwal recover``, ``restore``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``.
 
-They run in this process.
-``gc`` only counts unless ``--yes`` is given, and can explain what would be deleted, what stays, and
-why.
+They run in this process. ``gc`` only counts unless ``--yes`` is given, and can list the objects
+that would be deleted, and those that stay, with the reasons.
 """
 
 from __future__ import annotations

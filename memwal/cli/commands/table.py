@@ -196,7 +196,7 @@ def copy(
     """Copy a table with all acknowledged rows, while it is in use.
 
     For backups, and for moves to another store. Writers may go on: the copy has a part of the rows
-    that they write meanwhile. Old versions and tags are not copied.
+    that they write during the copy. Old versions and tags are not copied.
     """
     options = dict(table.location.storage_options)
     if target_options_file is not None:
@@ -212,8 +212,8 @@ def abandon(
 ) -> Output:
     """Abandon the unflushed rows of a region whose log has a gap or a damaged entry.
 
-    The region can be claimed again afterwards, and everything that is flushed stays. What is
-    abandoned is recorded in the region's folder. A writer that is open is fenced: if there is one,
+    The region can be claimed again afterwards, and everything that is flushed stays. The abandoned
+    positions are recorded in the region's folder. A writer that is open is fenced: if there is one,
     let it flush instead.
     """
     from memwal.lsm.wal.abandon import abandon_log, read_abandoned

@@ -3,11 +3,11 @@
 Each kind of garbage has a collector (:mod:`memwal.jobs.gc.collector`), which decides about one
 object or folder after another, states the reason, and deletes; it keeps no state besides the table.
 Within one region, all decisions are made from one read of its manifests. The steps of a run, and
-what is left behind if it dies:
+the garbage that it leaves if it dies:
 
-| step | what protects readers and writers | a run that dies after it leaves |
+| step | protection of readers and writers | a run that dies after it leaves |
 |---|---|---|
-| read the pins: what is in use | a pin that cannot be read ends the run: nothing was deleted | nothing |
+| read the pins: the generations in use | a pin that cannot be read ends the run: nothing was deleted | nothing |
 | sync the local file system | Lance does not sync its commits; the commit that replaced the garbage becomes durable | nothing |
 | folders of dropped generations | neither the manifest version of one grace period ago nor the newest one names them | a folder without its bloom filter, which no process takes for a generation; the next run deletes the rest |
 | folders that were never named | their age; the manifest is read again; writers check a folder after they wrote it and before they name it | the same |
@@ -19,9 +19,9 @@ what is left behind if it dies:
 | index files, staged files | their age; all stored versions were read after these files were listed | a part of an index that no version names |
 | old versions of the base table | the version that is kept is synced again: another process may have committed it since | Lance's clean-up begins anew |
 
-On a local disk, nothing behind a symbolic link in the table is deleted, and the manifests of a region
-behind one are not changed: they could be those of another table. What stays for this reason is
-reported, and the run continues.
+On a local disk, nothing behind a symbolic link in the table is deleted, and the manifests of a
+region behind one are not changed: they could be those of another table. Objects that stay for this
+reason are reported, and the run continues.
 
 Tags and branches that are created during a run are noticed before every few regions, and before a
 folder is deleted, which is a grace period after its generation was dropped. One case remains: a tag

@@ -5,8 +5,8 @@ builds that died, and by clean-ups of versions that did not reach them. A build 
 running writes its files long before the version that names them, and cannot be observed: only the
 age of the files tells. The minimum age is by default the one of Lance's own clean-up, so this
 collector is never more eager than that; a clean-up that runs at the same time deletes the same
-files. The manifests of all versions have to be read, since any of them may name what the newest
-does not. They are read only if there is a candidate, and only if there are not too many.
+files. The manifests of all versions have to be read, since any of them may name files that the
+newest does not. They are read only if there is a candidate, and only if there are not too many.
 
 Staged files are left by writes and commits that died half-way: never named, never read, only taking
 space. Staged manifests that never became a version are objects like any other, in every store; a
@@ -14,9 +14,9 @@ commit that was paused for longer than their minimum age finds its own staged ma
 fails as a whole. So does a divided merge, whose tasks store keys. On a local disk there are the
 temporary files of memwal and Lance too.
 
-Old versions are cleaned up by Lance, which keeps the newest version, tagged ones, and those that
-branches start from, and deletes the data, index and transaction files that only the others name.
-None of that is implemented a second time here.
+Old versions are cleaned up by Lance, which keeps the newest version, tagged versions, and versions
+that branches start from, and deletes the data, index and transaction files that only the others
+name. None of that is implemented a second time here.
 """
 
 from __future__ import annotations

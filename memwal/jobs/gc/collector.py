@@ -75,10 +75,10 @@ class GcContext:
         """Delete the object of a decision, unless it is kept or this is a dry run.
 
         Returns the decision. ``folder`` is the one in which ``delete`` deletes; it returns False if
-        the garbage came into use meanwhile. If a symbolic link leads to the folder, nothing is
-        deleted, the decision says so, and the collection goes on. The store itself deletes nothing
-        behind a link, also if the link was made after this check: the check is for dry runs, and
-        for what ``delete`` writes first.
+        the garbage came into use since the decision. If a symbolic link leads to the folder,
+        nothing is deleted, the decision says so, and the collection goes on. The store itself
+        deletes nothing behind a link, also if the link was made after this check: the check is for
+        dry runs, and for the objects that ``delete`` writes first.
         """
         if not decision.delete:
             return decision

@@ -1,9 +1,9 @@
 """Collector of consumers' tags: deletes tags that no state needs, and expires consumers.
 
-Steps, and what protects whom: :mod:`memwal.feed.consumer_state`. A consumer expires if it holds an
-older version than the newest, and exceeds a limit. Its age is the time since its creation, its
-last commit or reset, or its last read that found nothing new: a consumer that reads stays, however
-long the table does not change.
+The steps, and the protection of each process: :mod:`memwal.feed.consumer_state`. A consumer expires
+if it holds an older version than the newest, and exceeds a limit. Its age is the time since its
+creation, its last commit or reset, or its last read that found nothing new: a consumer that reads
+stays, however long the table does not change.
 """
 
 from __future__ import annotations

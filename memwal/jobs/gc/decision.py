@@ -91,8 +91,9 @@ class Decision:
     region_id: str | None = None
     """UUID of the region as text; None if it belongs to the table."""
     objects: int = 0
-    """Number of objects. For a generation that is dropped from the manifest: those that its folder
-    will free a grace period later; 0 unless explanations are asked for."""
+    """Number of objects. For a generation that is dropped from the manifest: the objects that its
+    folder will free a grace period later; 0 unless explanations are asked for.
+    """
     bytes: int = 0
     """Size of these objects."""
     delete: bool = field(init=False)
@@ -192,7 +193,7 @@ class Summary(JsonRecord):
 def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
     """Total the decisions of ``collect_garbage(explain=True)`` by kind and reason.
 
-    Gives at most so many ``examples`` of what is deleted, and of what is kept.
+    Gives at most ``examples`` deleted objects, and as many kept ones.
     """
     groups: dict[tuple[bool, GarbageKind, Reason], list[Decision]] = {}
     for decision in decisions:

@@ -175,9 +175,9 @@ def collect_dropped_folders(region: RegionState) -> Iterator[Decision]:
 def _unnamed_folders(region: RegionState, *, orphaned: bool) -> Iterator[_Folder]:
     """Yield the generation folders that the latest manifest does not name.
 
-    ``orphaned`` are those that may never have been named. If the manifest names another folder as
-    the same generation, this one was left by another attempt to flush it. Folders of an earlier
-    incarnation, which was given up and came back, are left out.
+    ``orphaned`` are the folders that may never have been named. If the manifest names another
+    folder as the same generation, this one was left by another attempt to flush it. Folders of an
+    earlier incarnation, which was given up and came back, are left out.
     """
     latest = region.history.latest
     named = {flushed.path: flushed.generation for flushed in latest.flushed}
@@ -280,8 +280,8 @@ def _prevent_naming(region: RegionState, folder: _Folder) -> bool:
 def _empty(store: ObjectStore, folder: str) -> None:
     """Delete the contents of a folder, its bloom filter and the mark last.
 
-    A flush that was paused before it wrote the filter may do so while this runs, or later: it
-    then finds that what it wrote first is gone, or the filter itself.
+    A flush that was paused before it wrote the filter may do so while this runs, or later: it then
+    finds that its earlier files are gone, or the filter itself.
     """
     last = {f"{folder}/{name}" for name in (BLOOM_FILTER_NAME, ORPHAN_MARK_NAME)}
     store.delete_many(info.key for info in store.list(folder) if info.key not in last)

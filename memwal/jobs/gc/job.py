@@ -64,8 +64,8 @@ REGION_COLLECTORS: Final[dict[GarbageKind, Callable[[RegionState], Iterator[Deci
 }
 """Collectors of a region, in the order in which they run.
 
-All of them decide from one read of the manifests, and generations are dropped last: what a run
-drops, it cannot delete, whatever the clocks say.
+All of them decide from one read of the manifests, and generations are dropped last: a run cannot
+delete the generations that it drops, even if clocks differ.
 """
 
 TABLE_COLLECTORS: Final[dict[GarbageKind, Callable[[GcContext], Iterator[Decision]]]] = {
@@ -101,8 +101,8 @@ def collect_garbage(
     Raises
     ------
     MemWalError
-        What is in use cannot be read, or (NewerFormatError) is described by what this release does
-        not know. Nothing was deleted then.
+        The state that shows which objects are in use cannot be read, or (NewerFormatError) has
+        fields that this release does not know. Nothing was deleted then.
     """
     now = datetime.fromtimestamp(clock(), UTC)
     started = time.monotonic()

@@ -1,25 +1,26 @@
 """Pins: generations that must stay for the base table, indexes, tags, branches, versions or reads.
 
-From one version of a branch to the next, merge progress only grows. What the version that was the
-latest one retention ago does not need, no later version needs: of all those, one is read. Only
-restoring an old version takes progress back. Therefore each version that has a tag or a branch is
-read too, since what such a version needs stays for ever. A branch needs what the version needs that
-it started from; what was merged into the branch since only adds to the progress.
+From one version of a branch to the next, merge progress only grows. Generations that the version
+that was the latest one retention ago does not need, no later version needs: of all these versions,
+one is read. Only restoring an old version takes progress back. Therefore each version that has a
+tag or a branch is read too, since the generations that such a version needs stay for ever. A branch
+needs the generations of the version that it started from; merges into the branch since then only
+add to the progress.
 
-A read tag pins like any other tag, and expires by itself. It holds for as long as its name says
-after it was last written, by the clock of the store, and for a grace period more: the clocks of the
-store and of this process may differ by so much, and a renewal may be delayed for so long.
+A read tag pins like any other tag, and expires by itself. It holds for the time in its name after
+it was last written, by the clock of the store, and for a grace period more: the clocks of the store
+and of this process may differ by a grace period, and a renewal may be delayed for as long.
 
 A consumer's tag pins as well, until :mod:`memwal.jobs.gc.consumers` deletes it. The versions after
-it are kept too: of those that are gone, a feed cannot tell which rows a compaction moved.
+it are kept too: of a version that is gone, a feed cannot tell which rows a compaction moved.
 
 The state of tags and branches is read first, so that a change during the read is noticed later.
 
 Tags and branches that cannot be followed do not stop a collection. A damaged one may be of any
-stored version, and pins what each of them pins. One whose version cannot be read pins what the
-newest readable version before it pins. If there is none, a tag pins what the next version pins,
-which its own pinned too, and nobody can read its own; a branch, which can still be read, pins
-everything.
+stored version, and pins the generations of each of them. One whose version cannot be read pins the
+generations of the newest readable version before it. If there is no such version, a tag pins the
+generations of the next version, which its own version pinned too, and no reader can read its own; a
+branch, which can still be read, pins everything.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ def read_pins(
 
     A generation is pinned until it is merged in the latest version, whose rows can be decoded,
     every maintained index covers it, and every version that may still be read has it merged too:
-    tagged versions, those that branches start from, and all that were the latest one retention ago
-    or later. Raises NewerFormatError for what :func:`_check_kept` does not know.
+    tagged versions, versions that branches start from, and all that were the latest one retention
+    ago or later. Raises NewerFormatError for fields that :func:`_check_kept` does not know.
     """
     # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)
@@ -179,7 +180,7 @@ def read_pins(
 def _version_age(
     versions: StoredVersions, found: Sequence[Ref], options: GcOptions, now: datetime
 ) -> timedelta | None:
-    """Return the age from which Lance may clean versions up: none of those after a consumer's."""
+    """Return the age from which Lance may clean versions up: none after the version of a consumer."""
     if options.version_retention is None:
         return None
     held = {ref.version or 0 for ref in found if parse_consumer_tag(ref.name) is not None}
@@ -202,10 +203,10 @@ def _check_kept(
 ) -> None:
     """Raise NewerFormatError if a version that stays has a feature or field that is not known.
 
-    Lance's clean-up deletes what no version names, as far as Lance knows: files that a newer field
-    names would be among them. Looked at are the versions of tags and branches, and those that are
-    too young for the clean-up; the others need no file any more. What a client commits after this
-    check is protected by the age of its files, as any write that is under way.
+    Lance's clean-up deletes files that no version names, as far as Lance knows: files that a newer
+    field names would be among them. The check reads the versions of tags and branches, and the
+    versions that are too young for the clean-up; the others need no file any more. The files of a
+    commit after this check are protected by their age, as any write that is under way.
     """
     kept = {ref.version for ref in found}
     # Lance goes by the clock of the client that committed, the listing by that of the store.
@@ -232,8 +233,8 @@ def _check_kept(
 def _pins_of_unreadable_rows(base: BaseTable) -> Iterator[Pin]:
     """Pin every generation if rows of the latest version cannot be decoded.
 
-    The commits of memwal decode what they add; another client may have merged or compacted. Rows
-    that were decoded in this process are not read again.
+    The commits of memwal decode the files that they add; another client may have merged or
+    compacted. Rows that were decoded in this process are not read again.
     """
     try:
         decode_dictionaries(base.dataset, base.location.uri)

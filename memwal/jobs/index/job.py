@@ -1,14 +1,15 @@
 """Catch the base table's indexes up with the merge progress (spec: Base Table Index Builder).
 
-An index is behind if a fragment of the base table is not in it, whoever wrote the fragment: merge
-progress does not count rows that other clients appended beside the log. An index is extended by a
-segment over the fragments that it does not cover, and its newest segments are joined when there are
-many. If there is much to index, the segment is built in parts by several tasks. Either way Lance
-records the catch-up itself, in the commit that makes the index cover every fragment of the version
-that was read: up to the generations that this version has, not to those that were merged meanwhile.
-A process that dies before that commit has changed nothing; a process that repeats it has nothing to
-do. The result is read back, never assumed. Rows that are written to the base table after the start
-of a build belong to the next build, so that a build ends beside clients that do not stop.
+An index is behind if a fragment of the base table is not in it, even a fragment of another client:
+merge progress does not count rows that other clients appended beside the log. An index is extended
+by a segment over the fragments that it does not cover, and its newest segments are joined when
+there are many. If there is much to index, the segment is built in parts by several tasks. Either
+way Lance records the catch-up itself, in the commit that makes the index cover every fragment of
+the version that was read: up to the generations that this version has, not to generations that were
+merged during the build. A process that dies before that commit has changed nothing; a process that
+repeats it has nothing to do. The result is read back, never assumed. Rows that are written to the
+base table after the start of a build belong to the next build, so that a build ends beside clients
+that do not stop.
 
 In a parallel build, each task writes a *part*: a segment over some fragments, with the parameters
 of the index it belongs to (those of a text index's tokenizer; of a vector index the centroids, the

@@ -23,8 +23,8 @@ use whichever index of a column is first in the manifest, and rank by estimates 
 asked to refine.
 
 Writers of this library read the maintained indexes at each flush. Native writers read them once,
-when they are opened; what they flush lacks the new index until they are opened again, and therefore
-``finish`` waits until such generations are merged and collected.
+when they are opened; the generations that they flush lack the new index until they are opened
+again, and therefore ``finish`` waits until such generations are merged and collected.
 """
 
 from __future__ import annotations

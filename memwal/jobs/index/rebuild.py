@@ -4,8 +4,8 @@ An index is damaged if files of it are missing or were not written whole, or if 
 misses rows which it covers (:mod:`memwal.lsm.indexes.unusable`). The new index has the parameters
 of the old one, and replaces its segments in one commit, in which Lance records its catch-up. A
 process that dies before the commit leaves index files that no version names; a process that repeats
-it finds nothing to do. Merges may be committed meanwhile: the index covers the fragments of the
-version that was read, and is extended over the others as any.
+it finds nothing to do. Merges may be committed during the rebuild: the index covers the fragments
+of the version that was read, and is extended over the others as any.
 """
 
 from __future__ import annotations

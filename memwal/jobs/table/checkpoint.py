@@ -1,6 +1,6 @@
 """Checkpoint: merge and index until everything flushed at its start is in the base table.
 
-The index build covers all rows of the base table, also those that were appended to it directly.
+The index build covers all rows of the base table, also rows that were appended to it directly.
 
 Rows that dead writers left in the log are flushed before that. Those of writers that may be alive
 are not, and the result tells how many regions have such rows.
@@ -53,8 +53,8 @@ def checkpoint(
     Raises
     ------
     ConflictError
-        A generation could not be merged, or the timeout passed; the message names it, and why.
-        What was merged stays merged, and another call continues from there.
+        A generation could not be merged, or the timeout passed; the message names it, and the
+        reason. Merged generations stay merged, and another call continues from there.
     """
     with reporting(options.progress) as report:
         return _checkpoint(location, options, report)

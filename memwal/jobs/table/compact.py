@@ -10,11 +10,11 @@ Where merges are frequent and touch all fragments, however small, shrinking is n
 :mod:`memwal.fleet.exclusive`.
 
 A commit remaps the indexes over the fragments that it replaces, and Lance then forgets their
-catch-up. The job records it again by compare-and-swap on the latest version: what was merged, for
-an index that covers every fragment, and what it had caught up with before, for one that covers the
-fragments where those rows now are. If the process dies before, or another one has moved the rows
-again, an index stays behind until the next index build, which readers and collections allow. A
-process that is paused before finds that in the version that it compares with.
+catch-up. The job records it again by compare-and-swap on the latest version: the merge progress,
+for an index that covers every fragment, and its earlier catch-up, for one that covers the fragments
+where those rows now are. If the process dies before, or another one has moved the rows again, an
+index stays behind until the next index build, which readers and collections allow. A process that
+is paused before finds that in the version that it compares with.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CompactTask:
 def compact(location: TableLocation, options: CompactOptions = CompactOptions()) -> JobResult:
     """Join small fragments if there are ``min_fragments``, and rewrite each with many deleted rows.
 
-    What is rewritten counts as progress, in rows, before its commit.
+    Rewritten rows count as progress before their commit.
 
     Returns
     -------

@@ -1,12 +1,12 @@
 """Copy a table while it is in use: for a backup, or to move it to another store.
 
-A copy contains one version of the base table and, of every region, what is not merged in that
-version: the manifest, the flushed generations and the log after them. It has every write that was
-acknowledged before the copy began, and of each region those that were acknowledged meanwhile, up to
-some moment. Older versions, tags, branches and merged generations are left out: the next index
-build extends an index that had not caught up with those generations. Files of the table that are
-outside of it, as those of a shallow clone, are in the copy. Blobs that rows name by an address stay
-where they are.
+A copy contains one version of the base table and, of every region, the state that is not merged in
+that version: the manifest, the flushed generations and the log after them. It has every write that
+was acknowledged before the copy began, and of each region the writes that were acknowledged during
+the copy, up to some moment. Older versions, tags, branches and merged generations are left out: the
+next index build extends an index that had not caught up with those generations. Files of the table
+that are outside of it, as those of a shallow clone, are in the copy. Blobs that rows name by an
+address stay where they are.
 
 Tasks copy the objects; each renews the tag while it runs.
 
@@ -14,7 +14,7 @@ The copy is consistent because of its order, which is that of a protected read (
 the base table's version gets a tag, the copy checks that this version is still the newest, and only
 then reads the regions' manifests. From then on the tag keeps everything that the manifests name and
 that the version lacks. In the other order, a manifest could be older than the merge progress of the
-base table, and the copy would take what it flushes next for merged.
+base table, and the copy would take the generations that it flushes next for merged.
 
 At the target, the manifest of the base table is written last and by put-if-absent, after every object
 was looked at: there, as long as the original, and with the end that a file of Lance must have. A copy
@@ -30,10 +30,9 @@ deleted.
 | copy the manifest | the copy is complete | as above |
 
 A worker that its cluster took for dead may still store objects when the copy is complete and has
-clients of its own. Files have names that are never used again, and it stores the same bytes. What
-clients replace, a torn entry at the end of a log or a record of abandoned rows, is stored by
-put-if-absent: it stays as the clients of the copy left it.
-"""  # noqa: E501
+clients of its own. Files have names that are never used again, and it stores the same bytes.
+Objects that clients replace, a torn entry at the end of a log or a record of abandoned rows, are
+stored by put-if-absent: they stay as the clients of the copy left them."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -123,12 +122,12 @@ def copy_table(
     result is that of the target, with metrics ``regions``, ``generations``, ``log_entries``,
     ``objects`` and ``bytes``.
 
-    Raises TableSetupError if the source is not a table with MemWAL, or something is stored at the
+    Raises TableSetupError if the source is not a table with MemWAL, or objects are stored at the
     target; InvalidInputError if the target is inside the source; UnsupportedStoreError if it has no
     put-if-absent; NewerFormatError if it has a field that is not known, which may name files;
     StoreAccessError if the source is read-only, since a copy needs a tag there while it runs;
     CorruptDataError if an entry of a log is missing; and ConflictError if the tag expired between
-    two objects: delete what is at the target and copy again.
+    two objects: delete the objects at the target and copy again.
     """
     started = time.monotonic()
     latest = open_base(source)

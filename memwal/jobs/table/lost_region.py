@@ -2,17 +2,17 @@
 
 A person decides this; no other job does. Rows of the region that the base table does not have are
 given up. The new incarnation of the region has generations, epochs, versions and log positions that
-no earlier one can have: they begin at the next multiple of 2**32. Whatever comes back of an earlier
-incarnation is therefore told from it. If it takes the place of the new one, every read and claim
-refuses it; if it is copied beside, nothing reads it, and no collection deletes it.
+no earlier one can have: they begin at the next multiple of 2**32. Objects of an earlier incarnation
+that come back are therefore told from it. If it takes the place of the new one, every read and
+claim refuses it; if it is copied beside, nothing reads it, and no collection deletes it.
 
-The steps are the mark with a new era, the first entry of the log, and the manifest. What a process
-that pauses, dies or repeats does at each:
+The steps are the mark with a new era, the first entry of the log, and the manifest. A process that
+pauses, dies or repeats at each of them:
 
 * it dies before the manifest: the region is lost as before, and a repetition takes the next
   multiple. An entry without a manifest is one that no process reads;
-* it pauses before the manifest, and another process starts the region over meanwhile: the manifest
-  that it stores then has a lower version than that of the other one, and is ignored;
+* it pauses before the manifest, and another process starts the region over during the pause: the
+  manifest that it stores then has a lower version than that of the other one, and is ignored;
 * a writer of the lost incarnation still runs: its epoch is lower, so that it is fenced by its next
   look at the manifest.
 """

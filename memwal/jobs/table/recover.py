@@ -1,15 +1,15 @@
 """Flush rows that wait in the logs of regions that no living writer has.
 
-A recovery of a region is a claim, a replay, and a flush of what was replayed; it never appends. A
+A recovery of a region is a claim, a replay, and a flush of the replayed rows; it never appends. A
 process that pauses, dies or repeats at each step:
 
 * before the claim: nothing happened;
-* after the claim's manifest, or after its sentinel: the rows stay in the log, for the next claim of
-  anybody. A writer that lived after all is fenced, claims the region back, and loses nothing: see
-  :mod:`memwal.lsm.wal.log`;
+* after the claim's manifest, or after its sentinel: the rows stay in the log, for the next claim by
+  any process. A writer that lived after all is fenced, claims the region back, and loses nothing:
+  see :mod:`memwal.lsm.wal.log`;
 * while it flushes: generations that the manifest names are flushed, the rest is replayed by the
   next claim, and a folder that no manifest names is collected as an orphan;
-* after a pause in which somebody else claimed the region: the flush finds another epoch in the
+* after a pause in which another process claimed the region: the flush finds another epoch in the
   manifest and ends with RegionFencedError. The region is not recovered by this run, nor in need of
   it;
 * a second recovery finds no rows, and claims nothing.
@@ -163,7 +163,7 @@ def flush_log(
     quarantine. Afterwards no claim replays the entries before this one.
 
     Raises RegionFencedError if another writer claimed the region, which then replays the rows, and
-    MemWalError if an entry is damaged, or the store failed; what was flushed stays.
+    MemWalError if an entry is damaged, or the store failed; flushed generations stay.
     """
     region_id = claim.manifest.region_id
     settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)

@@ -7,13 +7,13 @@ leave out the generations in between, and jobs are held, until a person decides:
 * *keep*: the rows of the base table count, and the generations are not merged again. Their marks
   get a ``first`` generation behind them, then the details get the progress of the marks;
 * *discard* does the same, and gives up the generations that are flushed and were never merged: they
-  may be older than what was written to the base table directly while it had no MemWAL;
+  may be older than rows that were written to the base table directly while it had no MemWAL;
 * *merge again*: the generations are pending again. Their marks get a new era with the progress of
   the base table. That is refused unless all of them are still stored.
 
 A restore by memwal is the same after its first commit: it stores the marks, commits the old version
 as the newest by compare-and-swap, and decides; region specs and settings of writers stay as they
-are now. What processes that pause, die or repeat do:
+are now. Processes that pause, die or repeat:
 
 * a process dies after any step: the base table is behind the marks or it is not. If it is, all is
   held, and the decision is made again, by either choice;
@@ -103,8 +103,8 @@ def restore(
     or not, are seen over them as before. ``version`` is a number or a tag, and has the columns of
     now; without it, the rows stay as they are. Generations that were merged since, and that are not
     in the base table any more, are given up, unless ``merge_again``. With ``discard_pending``, so
-    are those that are flushed and were never merged; rows that are not flushed stay in the log.
-    With ``dry_run``, only count what would be changed.
+    are generations that are flushed and were never merged; rows that are not flushed stay in the
+    log. With ``dry_run``, only count the changes that would be made.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def _check(base: BaseTable, loss: _Loss, manifests: Mapping[UUID, RegionManifest
 def _restore_rows(location: TableLocation, target: BaseTable) -> tuple[BaseTable, int]:
     """Make a version the newest one; return the one that was the newest, and the commits.
 
-    The marks are stored first: afterwards, nothing else tells what was merged.
+    The marks are stored first: afterwards, nothing else tells which generations were merged.
     """
     base = open_base(location)
     base.require_mem_wal()

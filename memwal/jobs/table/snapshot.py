@@ -148,7 +148,7 @@ def configured_regions(base: BaseTable) -> int:
 
     It is configuration: Lance stores the number that the region spec maps rows to (0 if that
     depends on the rows), and keeps it in every commit. How many regions exist is in the snapshot.
-    Without a usable spec, what is recorded stays.
+    Without a usable spec, the recorded number stays.
     """
     try:
         _, spec = current_spec(base)

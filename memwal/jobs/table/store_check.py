@@ -52,7 +52,7 @@ class StoreCheck:
     state: CheckState
     """Whether the store passed."""
     text: str
-    """What was found."""
+    """Description of the result."""
     advice: str = ""
     """What to do; empty when there is nothing to do."""
 

@@ -48,7 +48,7 @@ def find_bad_data_files(
     """Return those ``files`` of a data set that have rows and are missing, or have another size.
 
     ``folder`` is that of the data set, below the table; empty for the table itself. Costs two
-    listings, whatever the number of files.
+    listings, for any number of files.
     """
     prefix = f"{folder}/" if folder else ""
     sizes = {

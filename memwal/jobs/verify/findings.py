@@ -380,9 +380,9 @@ class Finding(JsonRecord):
     code: str
     """A key of :data:`CODES`; it never changes its meaning."""
     object: str
-    """What it is about: a key below the table, or the name of an index or a spec."""
+    """The object in question: a key below the table, or the name of an index or a spec."""
     text: str
-    """What is wrong there."""
+    """Description of the fault."""
     region: UUID | None = None
     """None for the table itself."""
 

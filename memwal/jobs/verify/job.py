@@ -1,10 +1,10 @@
 """Verify the invariants of a table, in tasks that may run on other machines.
 
-Writers, mergers, collectors and other clients are at work meanwhile. Every check therefore reads in
-the order in which a change in between looks right: the base table before the manifests, a manifest
-before its log and its generations. Objects that are being collected or replaced may still look
-wrong for a moment. Every finding is therefore checked again, on the state at that time, and counts
-only if it is found again.
+Writers, mergers, collectors and other clients are at work during the verification. Every check
+therefore reads in the order in which a change in between looks right: the base table before the
+manifests, a manifest before its log and its generations. Objects that are being collected or
+replaced may still look wrong for a moment. Every finding is therefore checked again, on the state
+at that time, and counts only if it is found again.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def _check_gaps(
     """Check that no versions are missing between others.
 
     A gap is no loss if the collector deletes all of these versions anyway: a paused process wrote
-    one late, before the others, or the machine crashed, and some of what the collector had deleted
-    is back. Readers that follow the hint must only not find such a version.
+    one late, before the others, or the machine crashed, and some objects that the collector had
+    deleted are back. Readers that follow the hint must only not find such a version.
     """
     region_id, settled = history.region_id, history.settled_manifest
     for before, after in pairwise(versions):

@@ -223,7 +223,7 @@ def check_added_rows(
 
     A row does not tell from which generation it came. So each merge is checked whose version is
     stored, with the one before it and all its generations: it added as many rows as these have, of
-    which some may be in the table's quarantine. What became of the rows later is not known.
+    which some may be in the table's quarantine. Later changes of the rows are not known.
     """
     stored = {
         region_id: {flushed.generation: flushed for flushed in manifest.flushed}

@@ -6,14 +6,14 @@ two processes at once. Effects on other processes:
 ``hint``
     The hint is set to the newest version of a history without gaps. A writer that commits in
     between advances it, and the repair may set it back: that costs a reader a request per version.
-    A collector may have trimmed the version meanwhile: then readers find neither it nor the next
-    version, and list.
+    A collector may have trimmed the version before the repair ends: then readers find neither it
+    nor the next version, and list.
 
 ``bloom``
     One object is replaced as a whole by the filter of the rows, which never change. A reader sees
     the old filter or the new one. A reader that cached a wrong filter keeps it until its process
-    ends. If a collector deletes the folder meanwhile, one file may remain, in a folder that no
-    manifest names: the collector deletes it as an orphan of a flush.
+    ends. If a collector deletes the folder during the repair, one file may remain, in a folder that
+    no manifest names: the collector deletes it as an orphan of a flush.
 
 ``key-index``
     The pages are replaced first, then their directory, each as a whole. If the index was missing,
@@ -27,8 +27,9 @@ two processes at once. Effects on other processes:
 
 ``generation``
     The generation is rebuilt from the log, which is kept for as long as the manifest names it; see
-    :mod:`memwal.jobs.verify.repairs.rebuild` for what others may do meanwhile. After all repairs, a
-    snapshot is published as above. If the process dies before, the next snapshot job publishes one.
+    :mod:`memwal.jobs.verify.repairs.rebuild` for the changes that other processes may make during
+    the repair. After all repairs, a snapshot is published as above. If the process dies before, the
+    next snapshot job publishes one.
 
 ``quarantine``
     Rows of a region's log that cannot be stored are put into the quarantine table, and the other
@@ -38,8 +39,8 @@ two processes at once. Effects on other processes:
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
     made on that version. Readers then read more generations than they need, and the collector keeps
-    more. Lance itself raises the entry of an index that covers every fragment in whatever
-    commit comes next, so an entry cannot be lowered for good by mistake.
+    more. Lance itself raises the entry of an index that covers every fragment in any next commit,
+    so an entry cannot be lowered for good by mistake.
 
 ``maintained``
     The entry is taken out by compare-and-swap on the newest version. Generations that are flushed
@@ -114,7 +115,7 @@ class RepairAction(JsonRecord):
     state: str
     """``would`` in a dry run; ``nothing`` if there was nothing to repair any more."""
     text: str
-    """What the repair does or did, or why it failed."""
+    """The change that the repair makes or made, or the reason why it failed."""
 
     @property
     def repair(self) -> Repair | None:
@@ -132,11 +133,11 @@ def repair(
 ) -> tuple[RepairAction, ...]:
     """Run the safe repairs of the ``report`` of a table; findings without one are skipped.
 
-    With ``dry_run``, only return what would be done. Returns an action per finding that has a
-    repair; the repair of one finding may fix several. A repair that fails is reported, and does not
-    stop the others. ``quarantine_uri`` is the address of the quarantine table, by default beside
-    the table: as in :class:`memwal.quality.rules.QualityRules`. ``clock`` returns seconds since the
-    epoch.
+    With ``dry_run``, only return the actions that would be carried out. Returns an action per
+    finding that has a repair; the repair of one finding may fix several. A repair that fails is
+    reported, and does not stop the others. ``quarantine_uri`` is the address of the quarantine
+    table, by default beside the table: as in :class:`memwal.quality.rules.QualityRules`. ``clock``
+    returns seconds since the epoch.
     """
     repairs: dict[Repair, _RepairCall] = {
         **_REPAIRS,

@@ -133,9 +133,9 @@ class CarriedCatchUp:
 
     All rows of these generations that are still the newest are in fragments that the index covers.
     A compaction moves them to new fragments, and Lance moves them in the index. So the index has
-    caught up as far if it covers all these fragments: whether it was built anew in the meantime
-    or not, and whatever was merged. If one of the fragments is gone, another process has moved its
-    rows, and nothing is known of them.
+    caught up as far if it covers all these fragments: whether it was built anew in the meantime or
+    not, and after any merges. If one of the fragments is gone, another process has moved its rows,
+    and nothing is known of them.
     """
 
     generations: Mapping[UUID, int]
@@ -168,7 +168,7 @@ def _covered(index: IndexDescription) -> frozenset[int]:
 def with_carried_coverage(base: BaseTable, carried: Mapping[str, CarriedCatchUp]) -> IndexDetails:
     """Return details in which indexes have caught up with the rows they cover, or had before.
 
-    As :func:`with_complete_coverage`, and for each other index what was ``carried``.
+    As :func:`with_complete_coverage`, and each other index has its ``carried`` catch-up.
     """
     complete = with_complete_coverage(base)
     existing = frozenset(base.dataset.fragment_ids())
@@ -285,8 +285,8 @@ def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
 
     0 adds a segment, while the index stays within ``max_segments``: nothing is rewritten. Otherwise
     a segment is joined with all newer rows if it is not larger than they are together, so that a
-    row is rewritten only about as often as the table doubles. Whatever their sizes, enough are
-    joined that no more than ``max_segments`` remain, even if nothing is uncovered.
+    row is rewritten only about as often as the table doubles. At any sizes, enough segments are
+    joined that at most ``max_segments`` remain, even if nothing is uncovered.
     """
     sizes = coverage.segments
     added = 1 if coverage.uncovered else 0

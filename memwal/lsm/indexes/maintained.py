@@ -126,7 +126,8 @@ def build_generation_indexes(
 
     Indexes that answer filters are left out if the generation has few ``rows``.
 
-    ``schema`` is that of the first version. Returns the newest one; nobody else commits any.
+    ``schema`` is that of the first version. Returns the newest version; no other process commits
+    one.
 
     They are built one after another: in parallel they take hardly less time, since each uses all
     cores for part of its time, and the memory of all of them. Raises MemWalError if the store

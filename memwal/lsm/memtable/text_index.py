@@ -178,8 +178,8 @@ class Tokenizer:
     may contain spaces get one call per distinct text.
 
     The options are those of ``create_scalar_index(..., "INVERTED")``, or the ``params`` in an
-    index's statistics; those that do not change tokens are ignored. Raises InvalidInputError if an
-    option is unknown or invalid.
+    index's statistics; options that do not change tokens are ignored. Raises InvalidInputError if
+    an option is unknown or invalid.
     """
 
     def __init__(self, options: Mapping[str, object] | None = None) -> None:

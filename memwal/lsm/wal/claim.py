@@ -190,8 +190,8 @@ class _EpochRaise:
     ``replay_after`` do not matter any more. The manifest that the attempt read is certainly the one
     that its commit follows, since the commit creates exactly the next version: a process that is
     paused between the two either finds that version taken, or taken and trimmed, which the commit
-    notices, and reads again; or nothing was flushed or collected meanwhile. Entries that the writer
-    appends between the look and the commit are found by the fence, and read by the replay.
+    notices, and reads again; or nothing was flushed or collected between the two. Entries that the
+    writer appends between the look and the commit are found by the fence, and read by the replay.
     """
 
     store: ObjectStore
@@ -396,7 +396,7 @@ class ClaimedRegion:
     def verify(self) -> None:
         """Raise RegionFencedError if the claim was not in force any more when this was called.
 
-        In an object store, where folders have no identity, this is what notices a table that was
+        In an object store, where folders have no identity, this check notices a table that was
         deleted, or replaced by a copy from before the claim. A copy from after the claim cannot be
         told from the table itself.
         """

@@ -1,10 +1,10 @@
 """Follow the log of a region without claiming it: the rows that no flushed generation has yet.
 
-A follower reads what a claim would replay, by the same rules: entries behind the manifest's
-``replay_after``, without sentinels, in the generations that a flush would make of them. It changes
-nothing: torn entries at the tip, which a claim replaces, are read again with each call.
+A follower reads the entries that a claim would replay, by the same rules: entries behind the
+manifest's ``replay_after``, without sentinels, in the generations that a flush would make of them.
+It changes nothing: torn entries at the tip, which a claim replaces, are read again with each call.
 
-Entries never change, so each is read once. What may change under a follower, and what it does:
+Entries never change, so each is read once. Changes that a follower may meet, and its reactions:
 
 * a flush: the manifest names another ``replay_after`` or generation. The cached tail is dropped,
   and the log behind the new position is read;
@@ -124,7 +124,7 @@ class LogFollower:
         Raises
         ------
         ObjectNotFoundError
-            It was flushed meanwhile, and entries were collected since.
+            It was flushed during the read, and entries were collected since.
         CorruptDataError
             A claim would fail as well: an entry is missing or damaged, or does not fit the table.
         BackPressureError

@@ -7,13 +7,13 @@ claim: two producers that fenced each other for ever would both look healthy.
 
 The sentinel of a recovery's claim has a writer id of its own kind. The newest entry of a log is
 never collected. So if the newest claim of a region is a recovery's, the newest entry is its
-sentinel; anybody who claimed the region since then has put an entry behind it. A recovery that
-died between its manifest and its sentinel is not recognised: the writer stops, as for any claim,
-and the rows stay in the log.
+sentinel; each process that claimed the region since then has put an entry behind it. A recovery
+that died between its manifest and its sentinel is not recognised: the writer stops, as for any
+claim, and the rows stay in the log.
 
-Claiming back is an ordinary claim: manifest, sentinel, replay. It is right whatever the recovery
-did, and whether it still runs: what the recovery has flushed is not replayed, the rest is, and a
-recovery that goes on is fenced itself and flushes nothing more.
+Claiming back is an ordinary claim: manifest, sentinel, replay. It is right at any step of the
+recovery, and even if the recovery still runs: rows that the recovery has flushed are not replayed,
+the other rows are, and a recovery that goes on is fenced itself and flushes nothing more.
 """
 
 from __future__ import annotations
@@ -242,8 +242,8 @@ def _extend_survey(
 ) -> LogSurvey | None:
     """Return an earlier survey with the entries appended since; None if the log must be listed.
 
-    Each position behind those that were listed is requested, as if a listing had left it out. If
-    one of them is missing, the log is listed.
+    Each position behind the listed ones is requested, as if a listing had left it out. If one of
+    them is missing, the log is listed.
     """
     if after < earlier.after or (earlier.missing is not None and earlier.missing <= after):
         return None

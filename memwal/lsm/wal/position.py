@@ -63,7 +63,7 @@ class WritePosition:
         Parameters
         ----------
         text : str
-            What ``str`` of a position returns, or several of these joined by commas.
+            A position as ``str`` returns it, or several of them joined by commas.
 
         Raises
         ------

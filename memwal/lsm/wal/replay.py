@@ -280,9 +280,9 @@ def place(
 ) -> RunType:
     """Return the run for the next entry: the last one, joined with earlier ones, or a new one.
 
-    ``generation`` is what the entry records; one that records none belongs to the last run, or to
-    generation ``first``. A run is joined with the one before it if that one's number is not below
-    the entry's.
+    ``generation`` is the number that the entry records; an entry that records none belongs to the
+    last run, or to generation ``first``. A run is joined with the one before it if that one's
+    number is not below the entry's.
     """
     if generation is None:
         generation = runs[-1].generation if runs else first

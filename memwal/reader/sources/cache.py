@@ -1,10 +1,10 @@
 """LRU caches that share one memory budget and are invalidated by the tags of their keys.
 
 When all caches together exceed the budget of the process, the values that were used least recently
-are evicted first, from whichever cache. Values of a table's earlier versions, and of generations
-that were merged and collected, are removed once a read sees the newest version. A read that uses
-such a value meanwhile continues with its own reference, or starts over if it needs more of a
-generation that is collected by then.
+are evicted first, from any cache. Values of a table's earlier versions, and of generations that
+were merged and collected, are removed once a read sees the newest version. A read that uses such a
+value at that time continues with its own reference, or starts over if it needs more of a generation
+that is collected by then.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ _room_lock = threading.Lock()
 def _evict_to_budget(newest: _Entry[Any]) -> None:
     """Evict the least recently used values, of all caches, until the rest fits the budget.
 
-    The value that was just cached, and those that were used later, stay however heavy they are.
+    The value that was just cached, and values that were used later, stay at any weight.
     """
     budget = cache_budget()
     with _room_lock:
@@ -313,8 +313,8 @@ def _evict_to_budget(newest: _Entry[Any]) -> None:
 def _add_up(caches: Collection[LruCache[Any]], budget: int) -> int:
     """Return how many bytes the caches leave of a budget, and note it.
 
-    A value that another thread caches meanwhile counts, perhaps twice: its thread subtracts it
-    after it is cached, and waits for the lock.
+    A value that another thread caches at the same time counts, perhaps twice: its thread subtracts
+    it after it is cached, and waits for the lock.
     """
     with _room_lock:
         _room.budget, _room.nbytes = budget, budget - sum(cache.nbytes for cache in caches)

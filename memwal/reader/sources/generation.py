@@ -77,8 +77,8 @@ class GenerationSource:
 def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[GenerationSource]:
     """Open flushed generations in parallel. They never change, and a cache keeps them open.
 
-    Of a generation that was open before, it is known what its columns are: if the cache has evicted
-    it, it is opened when it is used, which a lookup does only if its filter may have the key.
+    The columns of a generation that was open before are known: if the cache has evicted it, it is
+    opened when it is used, which a lookup does only if its filter may have the key.
 
     Raises ObjectNotFoundError if one was collected. It may also have been open before, but then
     every read of it fails.
@@ -262,11 +262,11 @@ class ReadSources:
 def open_sources(plan: Callable[[bool], ReadPlan]) -> ReadSources:
     """Plan a read and open its generations.
 
-    ``plan`` is called with whether it may use what this process has read before; again, without,
-    when a generation was merged and collected after the manifest that
-    lists it was read: the base table of the new plan contains that generation. Raises ConflictError
-    if generations vanish faster than they can be opened: the collector's grace is too short; and
-    CorruptDataError if the newest manifest of a region names one that is gone.
+    ``plan`` is called with whether it may use cached reads of this process; again, without them,
+    when a generation was merged and collected after the manifest that lists it was read: the base
+    table of the new plan contains that generation. Raises ConflictError if generations vanish
+    faster than they can be opened: the collector's grace is too short; and CorruptDataError if the
+    newest manifest of a region names one that is gone.
     """
     gone: ObjectNotFoundError | None = None
     planned: ReadPlan | None = None

@@ -56,14 +56,15 @@ def read_tails(
 
     ``base`` was opened after the manifests were read. If it has a generation of a region that its
     manifest does not list, the manifest is too old to tell which rows are unflushed: then, and if
-    entries were collected meanwhile, ObjectNotFoundError is raised, and the caller begins again.
+    entries were collected during the read, ObjectNotFoundError is raised, and the caller begins
+    again.
 
     Afterwards each manifest is looked at once more. If it is still the newest, then nothing was
     flushed since it was read, and the end of a log that was found is its end. If it is not, an
     entry that was not found may have been flushed and collected: the log is listed, which shows a
-    gap then, since the newest entry of a log stays. With ``unchecked`` manifests, which are what
-    this process read some seconds ago, OldManifestError is raised instead, also if one of the
-    caller's ``own`` regions is not the newest. ``began`` is the time, by
+    gap then, since the newest entry of a log stays. With ``unchecked`` manifests, which this
+    process read some seconds ago, OldManifestError is raised instead, also if one of the caller's
+    ``own`` regions is not the newest. ``began`` is the time, by
     :func:`memwal.util.clock.boot_seconds`, before the manifests were read.
 
     Raises PositionNotReachedError if the logs do not have all entries ``at_least``, by region.

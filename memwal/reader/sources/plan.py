@@ -3,8 +3,8 @@
 :func:`plan_read` and :func:`plan_fresh` open a snapshot. :func:`plan_snapshot` goes from it to its
 regions, from these to their generations, and leaves out generations by the filter or the keys.
 :func:`plan_version` lists the base table alone. They read no rows. Every reader starts with one of
-them: a scan opens what the plan lists, ``explain()`` prints the plan, and Spark divides it into
-partitions. A new reason to leave out a generation belongs into :func:`ruled_out_regions` or
+them: a scan opens the sources that the plan lists, ``explain()`` prints the plan, and Spark divides
+it into partitions. A new reason to leave out a generation belongs into :func:`ruled_out_regions` or
 :func:`_rule_out_by_keys`, and nowhere else.
 """
 
@@ -122,10 +122,11 @@ class ReadPlan:
     base table has caught up, the generation's own index answers for its rows (spec: Indexed Read
     Plan)."""
     pruned: tuple[OmittedGenerations, ...] = ()
-    """Generations that the read may leave out, such as those that the filter rules out."""
+    """Generations that the read may leave out, such as generations that the filter rules out."""
     newer: tuple[OmittedGenerations, ...] = ()
     """Generations that a read of a version does not see, since that version does not contain them;
-    those that were merged into the base table before it went back to an older state."""
+    generations that were merged into the base table before it went back to an older state.
+    """
     base_plan: str = ""
     """How Lance reads the base table; empty unless the plan was made by ``explain()``."""
 
@@ -204,14 +205,15 @@ def plan_read(
 ) -> ReadPlan:
     """Plan a read (spec: MemTable Collection).
 
-    The order makes it right whatever runs at the same time: MemTables (which the caller took
-    before), then region manifests, then the base table. A MemTable that was flushed meanwhile is
-    in a manifest as well, a generation that was merged meanwhile is in the base table as well,
-    and a row that is seen twice is the same row. The other way round, rows would be missed.
+    The order makes it right beside any writer, merger or collector that runs at the same time:
+    MemTables (which the caller took before), then region manifests, then the base table. A MemTable
+    that was flushed between these steps is in a manifest as well, a generation that was merged
+    between them is in the base table as well, and a row that is seen twice is the same row. The
+    other way round, rows would be missed.
 
-    ``claims`` are those of a writer of this process: with them the read sees what it acknowledged.
-    Where another writer has claimed since, the log is read in place of the MemTables: they may have
-    rows that never got into it, and numbers beyond the generation of newer rows.
+    ``claims`` are those of a writer of this process: with them the read sees the rows that it
+    acknowledged. Where another writer has claimed since, the log is read in place of the MemTables:
+    they may have rows that never got into it, and numbers beyond the generation of newer rows.
 
     Only generations of ``regions`` matter. Those in which no row can pass the ``filter`` are left
     out, and so are generations that have none of the ``keys``, as far as this process knows.
@@ -370,9 +372,9 @@ def _with_tails(
 def _held(claims: Mapping[UUID, ClaimedRows], snapshot: TableSnapshot) -> UnflushedByRegion:
     """Return the MemTables that have all unflushed rows of their regions.
 
-    A writer whose claim is still the newest has them: nobody else wrote there before its manifest
-    was read, which was after its MemTables were taken. Of other regions it may have rows that were
-    superseded since.
+    A writer whose claim is still the newest has them: no other process wrote there before its
+    manifest was read, which was after its MemTables were taken. Of other regions it may have rows
+    that were superseded since.
     """
     return {
         region_id: claim.memtables

@@ -119,8 +119,8 @@ class RegionPruner:
         """Return the values of regions that may have bare keys; None: none may, (): each may.
 
         Bare keys are tombstones with nulls outside of the key. Another client writes such
-        tombstones, whatever values the rows had, and routes them by the nulls. In a table without a
-        key no row is deleted.
+        tombstones for rows of any values, and routes them by the nulls. In a table without a key no
+        row is deleted.
         """
         outside = [column for column in field.columns if column not in self._base.primary_key]
         if not (self._base.primary_key and outside):
@@ -338,7 +338,7 @@ def keys_in_filter(filter: str | None) -> KeyBuilder | None:
     """Return a builder of the keys that rows have that pass a SQL predicate; None without one.
 
     It raises InvalidInputError if the predicate leaves open which keys these are. Of a key of
-    several columns it returns those whose values the predicate lists.
+    several columns it returns the columns whose values the predicate lists.
     """
     return None if filter is None else partial(_listed_keys, filter)
 

@@ -77,7 +77,8 @@ class TableSnapshot:
         """Newest generation of each region that is not read beside the base table.
 
         That is the newest one that was ever merged into it, also if the base table went back since:
-        its rows would hide newer ones of the base table, or bring back what was deleted there.
+        its rows would hide newer ones of the base table, or bring back rows that were deleted
+        there.
         """
         merged = self.base.details.merged
         return {**merged, **self.lost} if self.lost else merged
@@ -156,7 +157,7 @@ def open_stale_snapshot(
 
     If the region snapshot in the MemWAL index is not older, it replaces the manifests, and no
     request goes to any region. The read then misses generations that were flushed since, and sees
-    those that were merged since. Without such a snapshot the manifests are read:
+    generations that were merged since. Without such a snapshot the manifests are read:
     :func:`open_snapshot`, which explains the other parameters and the errors. How the age is
     bounded although clocks differ: :func:`_is_younger`. ``clock`` returns seconds since the epoch.
     """
@@ -186,7 +187,8 @@ def _read_marks(
     folder may go away, they are listed again once a region was claimed since. In an object store
     the loss of such a region is noticed by processes that have found it, which list them again.
 
-    ``found`` was found of ``regions``, by default of all but those that were ``left_out``.
+    ``found`` has the manifests of ``regions`` that were found, by default of all regions that are
+    not ``left_out``.
 
     If progress is lost and a newer version exists, the caller begins again with it: a merge ended
     since ``base`` was opened, whose rows it lacks, or the progress of rows that it has was decided.

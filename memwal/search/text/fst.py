@@ -1,7 +1,7 @@
 """Token map of a text index: a finite-state transducer as the Rust crate ``fst`` writes it.
 
-The map is stored in a column of the index's token file. This module reads what a search needs: the
-posting list number of a token, and the tokens within an edit distance of another.
+The map is stored in a column of the index's token file. This module reads the values that a search
+needs: the posting list number of a token, and the tokens within an edit distance of another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _COMMON: Final = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOq
 _INDEXED: Final = 32
 
 _Node = tuple[bool, int, list[tuple[int, int, int]]]
-"""Whether a token ends here, what that adds, and the transitions: byte, output, next node."""
+"""Whether a token ends here, the output that the end adds, and the transitions: byte, output, next
+node.
+"""
 
 
 class _WideNode(NamedTuple):

@@ -136,7 +136,7 @@ class TextPartition:
             yield token
 
     def positions_of(self, rows: RowIds) -> Numbers:
-        """Return the positions of those ``rows`` that are documents here."""
+        """Return the positions of the ``rows`` that are documents here."""
         if not len(self.rows) or not len(rows):
             return np.empty(0, np.int64)
         order = self._order()

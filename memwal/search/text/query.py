@@ -1,6 +1,6 @@
 """Text queries: the query classes of Lance, with readable fields.
 
-Classes and arguments are those of ``lance.query``, whose objects do not expose what they hold.
+Classes and arguments are those of ``lance.query``, whose objects do not expose their fields.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MatchQuery:
     max_expansions : int, default 50
         Terms at most that a fuzzy query stands for, in the order of their bytes.
     prefix_length : int, default 0
-        So many bytes at the beginning of a term do not differ.
+        Bytes at the beginning of a term that must not differ.
     """
 
     query: str

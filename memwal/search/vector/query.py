@@ -112,7 +112,7 @@ class VectorQuery:
     def usable_index(self) -> IndexDescription | None:
         """The base table's index, if it has the metric of the query.
 
-        None also for a vector that is as long as those that an index cannot hold.
+        None also for a vector that is as long as the vectors that an index cannot hold.
         """
         index = self.index
         if index is None or self.metric != canonical_metric(index_metric(index)) or self._is_long:

@@ -56,7 +56,7 @@ class RegionCommit:
     def write(self, parts: Collection[RegionStream]) -> AppliedStep:
         """Write all rows of each region in one call, several regions at once; flush them.
 
-        Returns the regions that wrote their rows, and those that had the step.
+        Returns the regions that wrote their rows, and the regions that had the step before.
         """
         written: list[UUID] = []
         skipped: list[UUID] = []

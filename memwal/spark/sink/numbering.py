@@ -44,7 +44,7 @@ def number_batches(
     """Decide, before a query's first batch, how its numbers relate to those of the source.
 
     ``recorded`` are the newest steps of the source, of all regions: a region that the earlier query
-    did not reach must not take a batch that the others refuse. What a query once replaced stays
+    did not reach must not take a batch that the others refuse. A query that was once replaced stays
     replaced, so that the query may start again without ``on_restart``.
     """
     over = {name for step in recorded for name in step.replaced}
@@ -79,7 +79,7 @@ def numbering_of(
     """Return the numbering of a query; raises as :func:`number_batches` does.
 
     Asked for each batch, since each commit may be another process. The answer is that of the first
-    batch: its steps have recorded what it replaced or continued.
+    batch: its steps have recorded the query that it replaced or continued.
     """
     if source is None:
         return BatchNumbering(f"spark-query-{query_id}")

@@ -98,8 +98,9 @@ class ConsumerVersions(Consumer):
     def done(self, token: str) -> None:
         """Commit a token; a batch that ends within the changes until a later one renews it.
 
-        So does one of the version that is committed already, with fewer rows of logs: the query
-        was started again without ``fresh``. The version, which is held, keeps what both need.
+        So does a token of the version that is committed already, with fewer rows of logs: the query
+        was started again without ``fresh``. The version, which is held, keeps the rows that both
+        tokens need.
         """
         if not token or token == self.token or self._is_behind(FeedToken.parse(token)):
             self.renew()

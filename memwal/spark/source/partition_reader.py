@@ -7,8 +7,8 @@ its open data sets for its next partitions.
 When files of the plan are gone, its rows are read at a later version of the base table. This is for
 plans that no tag protects: of readers that may not write a tag, or that resumed when theirs had
 expired. A generation is collected when the base table contains it, so a later version has its rows.
-That version shows what the plan shows if nothing newer is merged into it. If no other writer added
-or moved rows in between, the rows of the plan's generations are those in new fragments.
+That version shows the rows of the plan if nothing newer is merged into it. If no other writer added
+or moved rows in between, the rows of the plan's generations are the rows in new fragments.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ _COUNTED_ROWS: Final = 1 << 20
 def read_partition(plan: LoadPlan, partition: PartitionPlan) -> Iterator[pa.RecordBatch]:
     """Read the newest row of each key of a partition, with the columns of the plan.
 
-    The plan's protection is renewed meanwhile. If files of the plan are no longer stored, the same
-    rows are read at a later version; ConflictError is raised if no stored version shows them.
+    The plan's protection is renewed during the read. If files of the plan are no longer stored, the
+    same rows are read at a later version; ConflictError is raised if no stored version shows them.
     """
     location = plan.snapshot.location
     renew_if_due(location, plan.protection)

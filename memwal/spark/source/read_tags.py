@@ -19,7 +19,7 @@ If it is not, the load is planned anew.
 | plan | nothing happened | | another plan |
 | place the tag | a tag that no process renews: it expires, and the collector deletes it | a version that is gone cannot be tagged: planned anew | the tag of this session on this version exists, and is renewed |
 | check the newest version | the same | another version is the newest by then: planned anew, a few times; after that the tag protects from every process that comes later, and a task that misses files looks for a later version | checks again |
-| query or task renews | the tag holds for its time from then on | the tag has expired: it is left alone, and what is missing is looked for at a later version. A tag that expires between the check and the write, which takes a pause of the grace period and more, may be deleted in that very moment: the same | written once more |
+| query or task renews | the tag holds for its time from then on | the tag has expired: it is left alone, and rows of missing files are looked for at a later version. A tag that expires between the check and the write, which takes a pause of the grace period and more, may be deleted in that very moment: the same | written once more |
 | release | some tags are gone, the others expire | | nothing to delete |
 """  # noqa: E501
 

@@ -75,7 +75,7 @@ class ReadOptions:
     regions: frozenset[UUID] | None = None
     """Only rows of these regions, separated by commas."""
     fresh: bool = False
-    """Whether to see what any writer acknowledged before the load, flushed or not."""
+    """Whether to see the rows that any writer acknowledged before the load, flushed or not."""
     partitions: int | None = None
     """Maximum number of partitions; it overrides the next option."""
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
@@ -98,10 +98,11 @@ class ReadOptions:
     """Token with which the changes of a load end; by default all that are flushed, and with
     ``fresh`` all that are acknowledged."""
     consumer: str | None = None
-    """Name of a consumer that keeps what a stream needs, within the limits of the table's policy,
-    instead of ``protect_seconds``. A new checkpoint begins after its token; a consumer that is not
-    there is made, and begins at ``changes_after``, ``start`` or ``now``. One query has it at a
-    time."""
+    """Name of a consumer that keeps the versions and generations that a stream needs, within the
+    limits of the table's policy, instead of ``protect_seconds``. A new checkpoint begins after its
+    token; a consumer that is not there is made, and begins at ``changes_after``, ``start`` or
+    ``now``. One query has it at a time.
+    """
     maxRowsPerTrigger: int | None = None
     """Approximate limit of the changes of a batch of a stream. At least 65,536 rows of a fragment,
     or a generation, or all keys that were removed from the base table are taken together."""

@@ -63,8 +63,8 @@ class MemWalStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def initialOffset(self) -> dict[str, str | int]:
         """Return the offset before the first batch.
 
-        Spark asks again if that is repeated, so it is not what is newest now: the first batch then
-        ends there, without changes.
+        Spark asks again if that is repeated, so it is not the newest offset: the first batch then
+        ends at the newest, without changes.
         """
         return Offset(self._load.first(NOW)).to_dict()
 

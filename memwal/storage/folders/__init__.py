@@ -2,7 +2,7 @@
 
 One rule for symbolic links below the folder of a table, whose own path may contain any:
 
-* what reads, writes or copies follows them, as Lance and every other program does, and a link that
-  leads nowhere is an error that names it, never something absent;
-* what deletes never follows them: see :mod:`memwal.storage.folders.delete`.
+* reads, writes and copies follow them, as Lance and every other program does, and a link that leads
+  nowhere is an error that names it, never something absent;
+* deletions never follow them: see :mod:`memwal.storage.folders.delete`.
 """

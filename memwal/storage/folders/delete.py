@@ -7,7 +7,8 @@ is the folder that was reached from the root without a link, so that nothing els
 process that dies in between leaves the rest of a folder.
 
 The path of the root is followed like any other path: a table may be a link, or lie below one. A
-link *in* a folder of the table is a name like any other: it is deleted, and not what it leads to.
+link *in* a folder of the table is a name like any other: it is deleted, and not the file or folder
+that it leads to.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def delete_file(root: str, key: str) -> None:
 def delete_tree(root: str, key: str) -> None:
     """Delete a folder below a root with everything in it; links in it, but not behind them.
 
-    Files that another process deletes meanwhile are no error. Files that another process creates
-    meanwhile stay, as they do in an object store. Raises LinkRefusedError if the folder is a link,
-    or a link lies on the way to it.
+    Files that another process deletes during the call are no error. Files that another process
+    creates during the call stay, as they do in an object store. Raises LinkRefusedError if the
+    folder is a link, or a link lies on the way to it.
     """
     parent, _, name = key.rpartition("/")
     with (

@@ -6,8 +6,8 @@ nor leave a folder there that a backup is then moved into.
 
 Each write compares the folder at the path with the one that was held, writes relative to the
 latter, which is open, and compares the path again. While a folder is open, no other one gets its
-inode, so that device and inode tell whether the path still leads to it. Whatever happens at each
-moment:
+inode, so that device and inode tell whether the path still leads to it. Changes of the folder at
+each moment:
 
 * moved or replaced before the first comparison: nothing is written;
 * between the two: the object goes into the folder that was held, which is elsewhere by now, and

@@ -1,10 +1,10 @@
 """Locks on folders, by which replacements of a file exclude its other changes.
 
 A lock is held for a few system calls. A process that is stopped in between holds it until it goes
-on, or ends. Nobody waits for that: after :data:`PATIENCE_SECONDS` the change is not made, and the
-caller gets an error. That is right whatever the holder does later, since nothing was changed
-without the lock: what it compared before its pause is still so. Who only replaces a hint goes on
-without it.
+on, or ends. No process waits for that: after :data:`PATIENCE_SECONDS` the change is not made, and
+the caller gets an error. That is right with any later step of the holder, since nothing was changed
+without the lock: the state that it compared before its pause is still the same. A caller that only
+replaces a hint goes on without the lock.
 """
 
 from __future__ import annotations

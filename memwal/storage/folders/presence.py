@@ -3,8 +3,8 @@
 While the folder of a table is moved (``mv``) and moved back, or its disk is not mounted, nothing is
 found below its path. A missing file must not be read as absence: the reader would stop before the
 end of the log, report an empty region, or drop a pin. So a path that was not found is looked at
-once more, relative to the folder of the table, which is open during that look. Whatever happens at
-each moment:
+once more, relative to the folder of the table, which is open during that look. Moves of the folder
+at each moment:
 
 * the table is away when its folder is opened: StoreUnavailableError;
 * it came back before that: the second look finds the file, and the caller reads again;
@@ -91,8 +91,8 @@ class TablePresence:
 
         Links are not followed. Both folders, the table's and the one in it, are open during the
         look, so the answer is right wherever they are moved. Nothing that matches ``proof`` in the
-        folder shows that it stands where one was moved away or is not mounted: it may have what a
-        process wrote there since.
+        folder shows that it stands where one was moved away or is not mounted: it may have files
+        that a process wrote there since.
 
         Raises FileNotFoundError then or if it is missing, and StoreUnavailableError as :meth:`find`
         does.

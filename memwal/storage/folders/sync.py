@@ -1,12 +1,12 @@
 """Sync of a folder file by file, for systems that cannot sync a whole file system (``syncfs``).
 
-A sync covers what was written before it began, whoever wrote it: Lance syncs nothing. Files come
-first, then the names in folders from the deepest to the first, so that a name that became durable
-by this sync leads to durable content. A process that dies in between leaves some of it durable,
-which is no promise: the caller relies on a sync only when it returned.
+A sync covers the writes of all processes before it began: Lance syncs nothing. Files come first,
+then the names in folders from the deepest to the first, so that a name that became durable by this
+sync leads to durable content. A process that dies in between leaves some of it durable, which is no
+promise: the caller relies on a sync only when it returned.
 
-What is in a folder all the time that it is listed is found by the listing. What comes or goes
-meanwhile was not there before the sync began, or is not needed after it.
+Names that are in a folder all the time that it is listed are found by the listing. Names that come
+or go during the listing were not there before the sync began, or are not needed after it.
 
 A file or folder that was synced already, and has the same time of change since, is not synced
 again. That time is believed only if it was over when the sync read it: a later change then has a

@@ -50,7 +50,7 @@ class LogQueue:
 
     The region's lock guards the queue, and is notified when buffered writes leave it. ``executor``
     leads writes that no caller waits for. ``write`` writes a group as one entry and finishes its
-    members, whatever happens. Only one call runs at a time, without the lock. It calls
+    members, also after an error. Only one call runs at a time, without the lock. It calls
     :meth:`clear_in_flight` with the lock held, in the same critical section in which the rows
     appear elsewhere or the group fails. ``max_bytes`` and ``max_rows`` limit a group, unless a
     single write is larger.
@@ -259,7 +259,7 @@ class EntryWriter:
         self._schedule_seal = schedule_seal
 
     def write_group(self, group: list[PendingWrite]) -> None:
-        """Write a group as one entry and finish its members, whatever happens."""
+        """Write a group as one entry and finish its members, also after an error."""
         entry = GroupEntry(self, group)
         try:
             entry.store()

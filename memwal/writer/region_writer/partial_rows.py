@@ -6,7 +6,7 @@ log, so every stored row is whole and readers need no special case. The current 
 without holding the log; rows that are written in the meantime are applied on top of them when the
 write gets its place in the queue.
 
-What happens to a conditional upsert if a process pauses, dies or repeats:
+Conditional upserts of processes that pause, die or repeat:
 
 * It pauses before the write is queued: rows that were queued in the meantime are compared.
 * It pauses later: only a claim by another writer can change a row before the entry is stored. Then

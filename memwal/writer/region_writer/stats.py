@@ -1,7 +1,8 @@
 """Counters and stats of a writer, and a warning when a writer is dropped with buffered writes.
 
-Counting is cheap: the counters are plain numbers, and the caller already holds the lock of what is
-counted. Reading them takes no lock; counters that change at the same time may be one write apart.
+Counting is cheap: the counters are plain numbers, and the caller already holds the lock of the
+counted object. Reading them takes no lock; counters that change at the same time may be one write
+apart.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class WriterStats(JsonRecord):
     uri: str
     """Address of the table."""
     totals: Totals
-    """Sums over all regions, including those that were released when idle."""
+    """Sums over all regions, including regions that were released when idle."""
     regions: tuple[RegionStats, ...]
     """Open regions, ordered by id."""
     closed: bool

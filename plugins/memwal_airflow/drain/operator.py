@@ -1,12 +1,12 @@
 """The operator that runs the due jobs of many tables in one process.
 
-What a process leaves behind that is killed, or paused for long, at any moment:
+State that a process leaves behind if it is killed, or paused for long, at any moment:
 
-- Before a job: nothing. The retry, or the run of the next announcement, begins anew with what is
-  due by then.
+- Before a job: nothing. The retry, or the run of the next announcement, begins anew with the jobs
+  that are due by then.
 - In a job: its lease, for a minute, and a run that becomes ``abandoned``. The table counts as
-  served for so long, is due after it, and is announced again. What the job committed stays; a
-  process that wakes up later checks its lease before the next commit.
+  served for so long, is due after it, and is announced again. Commits of the job stay; a process
+  that wakes up later checks its lease before the next commit.
 - Between a job and the end of the task: the updates of the assets. They follow from the runs of
   this task in the catalog, so that the retry makes them.
 - After the end of the task: nothing.
@@ -79,9 +79,9 @@ def wanted_tables(
 ) -> list[ManagedTable]:
     """Return the enabled tables that a run of the DAG is for.
 
-    With events, those that the events name and that no run has served since; else those of the
-    parameter ``tables``, or all that start when due. Raises InvalidInputError if a table that is
-    asked for by hand is not maintained.
+    With events, the tables that the events name and that no run has served since; else the tables
+    of the parameter ``tables``, or all that start when due. Raises InvalidInputError if a table
+    that is asked for by hand is not maintained.
     """
     tables = {table.name: table for table in catalog.list(enabled_only=True)}
     named = [event for updates in events.values() for event in updates]

@@ -34,7 +34,7 @@ class TableDags(StrEnum):
 
 
 def are_drained(tables: Iterable[ManagedTable]) -> bool:
-    """Return whether one DAG runs the jobs of those of the catalog's tables that start when due.
+    """Return whether one DAG runs the jobs of the catalog's tables that start when due.
 
     Raises InvalidInputError if the setting is invalid.
     """

@@ -148,7 +148,9 @@ class DriverPod(RunningJob):
         return pod if pod is not None and attempt_of(pod) == self.attempt else None
 
     def _is_submitted(self, submission: SparkJob) -> bool:
-        """Return whether there is a driver to wait for, whatever ``spark-submit`` reported."""
+        """Return whether there is a driver to wait for, independent of the report of
+        ``spark-submit``.
+        """
         code = submission.exit_code
         if code == 0:
             return True

@@ -49,7 +49,7 @@ def notify_events(
     Parameters
     ----------
     conn_id : str, optional
-        Send the events of all tables to this connection, whatever ``airflow.cfg`` says.
+        Send the events of all tables to this connection, instead of the one in ``airflow.cfg``.
     tables : sequence of str, optional
         Send events of these tables only; default: all.
     attempts : int, default 3

@@ -50,7 +50,7 @@ def record_failure(table: str, job: str, reason: str) -> None:
 def record_dag_failure(reason: str, *, table: str | None = None) -> None:
     """Record that the DAG of a table, or of all enabled tables, cannot be built.
 
-    A DAG file is parsed every few seconds: what is recorded already is not written again.
+    A DAG file is parsed every few seconds: a failure that is recorded already is not written again.
     """
     with _recording("The failure to build DAGs") as catalog:
         recorded = {
@@ -73,7 +73,7 @@ def clear_failures(table: str, jobs: Iterable[str]) -> None:
 def failure_reason(error: BaseException | str | None) -> str:
     """Return type and text of an error in one line, without secrets.
 
-    Only messages of memwal are included: those of a secrets backend may say what it holds.
+    Only messages of memwal are included: messages of a secrets backend may contain its secrets.
     """
     if error is None or isinstance(error, str):
         text = error or "the task was ended from outside, as when its process is killed"

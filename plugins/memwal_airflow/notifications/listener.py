@@ -1,6 +1,7 @@
 """Airflow listener that records failures of a table's tasks and DAG, and sends its events.
 
-It also has Airflow's components import early what tasks need, see :mod:`memwal_airflow.preload`.
+It also has Airflow's components import early the modules that tasks need, see
+:mod:`memwal_airflow.preload`.
 
 A failure is recorded in the catalog once no retry follows, and cleared by the next success: a job
 by its recorded run, the reading of the status by the recorded status, the rest here. The task

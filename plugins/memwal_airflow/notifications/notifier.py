@@ -18,7 +18,7 @@ class MemWalNotifier(BaseNotifier):
     tables : sequence of str, optional
         Names of tables in the catalog; default: all.
     conn_id : str, optional
-        Connection to send to, whatever ``airflow.cfg`` says.
+        Connection to send to, instead of the one in ``airflow.cfg``.
     **kwargs
         As of ``BaseNotifier``.
 

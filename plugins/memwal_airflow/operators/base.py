@@ -156,7 +156,7 @@ class MemWalOperator(BaseOperator):
     force : bool, default False
         Run although not due, in quiet hours, and on skipped regions.
     dry_run : bool, default False
-        Change nothing; the task is skipped with what would be done.
+        Change nothing; the task is skipped, and its log names the work that would be done.
     wait : timedelta, default 2 min
         How long to wait for another process that holds the lease, before the task is skipped. The
         lease of a dead process expires within a minute.

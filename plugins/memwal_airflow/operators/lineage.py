@@ -28,7 +28,7 @@ _READ: Final[dict[str, Mapping[str, tuple[str, ...]]]] = {
     "compact": {"fileCount": ("fragments_removed",)},
     "quality": {"rowCount": ("rows",)},
 }
-"""Metrics of a job's result that count what it read, by the names of OpenLineage."""
+"""Metrics of a job's result that count its reads, by the names of OpenLineage."""
 
 _WRITTEN: Final[dict[str, Mapping[str, tuple[str, ...]]]] = {
     "merge": _ADDED,

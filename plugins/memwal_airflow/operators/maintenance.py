@@ -48,10 +48,10 @@ class TableCheckpointOperator(MemWalOperator):
     """Merges and indexes every generation that is flushed when it starts, due or not.
 
     After it, a reader of the base table alone sees all of them; rows that writers have not flushed
-    are not part of it. Fails if that takes longer than the deadline; what was merged by then stays,
-    and the retry continues from there. Other merges and index builds of the table wait meanwhile.
-    A region that the quality gate of the policy holds is a failure. Asset events carry
-    ``version``, ``rows`` and ``generations``.
+    are not part of it. Fails if that takes longer than the deadline; generations that were merged
+    by then stay merged, and the retry continues from there. Other merges and index builds of the
+    table wait until it ends. A region that the quality gate of the policy holds is a failure. Asset
+    events carry ``version``, ``rows`` and ``generations``.
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ class MergeAndPlanOperator(MemWalMergeOperator):
     def _plan_if_possible(self, context: Context) -> None:
         """Decide about the later jobs, without failing a merge that is done.
 
-        Its next try would merge nothing, so that nobody would learn of the merged rows. Undecided
+        Its next try would merge nothing, so that no task would learn of the merged rows. Undecided
         tasks all run, and check themselves whether they are due.
         """
         try:

@@ -29,12 +29,11 @@ class TableGateSensor(BaseSensorOperator):
     """Waits until a job of a table is due, and lets the tasks of the jobs that are due begin.
 
     Waits in the triggerer, for all regions at once, and starts there without a worker where Airflow
-    can. Its log and
-    its return value say what it waited for: ``jobs`` has the reason of each due job, ``regions``
-    has ``due``, ``limit``, ``generations``, ``rows`` and ``bytes`` of each region with a backlog.
-    If nothing is due at the end of the window, it is skipped with all tasks behind it. It does not
-    fail: if the table cannot be read, all tasks may begin, and report that. The parameters
-    ``jobs``, ``regions``, ``force`` and ``dry_run`` of a DAG run apply.
+    can. Its log and its return value name the due work: ``jobs`` has the reason of each due job,
+    ``regions`` has ``due``, ``limit``, ``generations``, ``rows`` and ``bytes`` of each region with
+    a backlog. If nothing is due at the end of the window, it is skipped with all tasks behind it.
+    It does not fail: if the table cannot be read, all tasks may begin, and report that. The
+    parameters ``jobs``, ``regions``, ``force`` and ``dry_run`` of a DAG run apply.
 
     With ``shares`` above 1, mapped over ``share``, it is a sensor of a share of the regions in
     front of the gate: it ends at the same time, succeeds if a region of its share is due, and skips

@@ -174,7 +174,7 @@ class TableBacklogSensor(TableSensor):
     wait : bool, default True
         False reads once and does not wait.
     force : bool, default False
-        Succeed whatever the backlog is, without reading it.
+        Succeed with any backlog, without reading it.
     **kwargs
         As of :class:`TableSensor`.
     """

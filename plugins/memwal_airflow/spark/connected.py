@@ -1,7 +1,7 @@
 """Jobs whose tasks run in a session of a Spark Connect server.
 
 The job itself, which plans and commits, runs in the task's own process: it starts no other process
-that imports Lance and PySpark anew. So it ends with its task, and a retry does what is left of it.
+that imports Lance and PySpark anew. So it ends with its task, and a retry does the remaining work.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def run_connected(
 ) -> JobResult:
     """Run a job here, and its tasks in a session on a server.
 
-    The session is that of the policy, else ``session``, else one for the table.
-    ``py_files`` are paths of wheels and zip files for the workers, divided by commas. The ``guard``
-    is called before each commit and every few seconds, and ``raise_if_killed`` twice a second while
-    tasks run: what they raise ends the tasks.
+    The session is that of the policy, else ``session``, else one for the table. ``py_files`` are
+    paths of wheels and zip files for the workers, divided by commas. The ``guard`` is called before
+    each commit and every few seconds, and ``raise_if_killed`` twice a second while tasks run: an
+    error that they raise ends the tasks.
     """
     from memwal.fleet.job_spec import run_locally
     from memwal.fleet.tables import open_managed

@@ -58,8 +58,8 @@ class ProcessId:
 def end_session(leader: ProcessId) -> None:
     """End a session leader, its descendants, and all processes of its session.
 
-    Sends SIGTERM first, and SIGKILL to those that still run after 2 s. When the leader is a child
-    of this process, its exit code stays for the caller to fetch.
+    Sends SIGTERM first, and SIGKILL to processes that still run after 2 s. When the leader is a
+    child of this process, its exit code stays for the caller to fetch.
     """
     if leader.replaced:
         # The kernel does not reuse a pid while a session with that number exists.

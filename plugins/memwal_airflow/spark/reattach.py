@@ -153,7 +153,7 @@ def _wait_for_exit(task: ProcessId) -> None:
     """Wait for the end of an earlier try that Airflow gave up while it ran.
 
     A scheduler that was taken for dead, or killed, leaves such tries. They notice it with their
-    next heartbeat and end with their application. Only then is it certain what the try left.
+    next heartbeat and end with their application. Only then is the state that the try left certain.
     """
     if task.pid == os.getpid() or not task.running:
         return

@@ -44,7 +44,8 @@ class TableChangedTrigger(BaseEventTrigger):
     everything is committed.
 
     It holds no lease, claims nothing and stores nothing. A triggerer that wakes from a pause may
-    tell the same changes as its successor: the second run of a DAG reads what is left, or nothing.
+    tell the same changes as its successor: the second run of a DAG reads the remaining changes, or
+    nothing.
 
     Parameters
     ----------

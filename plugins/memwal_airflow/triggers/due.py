@@ -47,21 +47,21 @@ logger = logging.getLogger(__name__)
 class TablesDueTrigger(BaseEventTrigger):
     """Fires when a job of a table is due, and again until it is served.
 
-    One trigger watches all tables of a shard, in one seat of a triggerer whatever their number. An
-    event names the tables to start and their due jobs, for the task of
+    One trigger watches all tables of a shard, in one seat of a triggerer for any number of tables.
+    An event names the tables to start and their due jobs, for the task of
     :mod:`memwal_airflow.due_dag`.
 
     Airflow can lose an event: while a run is queued, while a DAG is paused, while no triggerer
-    runs. So an event says what is due now, and not that something changed: a table is announced
-    again, at first after :data:`FIRST_REPEAT_SECONDS` and then after longer and longer pauses,
-    until a job has run or nothing is due any more. Before it repeats, the trigger asks Airflow
-    whether a run of the table is active. The run that it starts looks itself at what is due.
+    runs. So an event names the jobs that are due now, and not a change: a table is announced again,
+    at first after :data:`FIRST_REPEAT_SECONDS` and then after longer and longer pauses, until a job
+    has run or nothing is due any more. Before it repeats, the trigger asks Airflow whether a run of
+    the table is active. The run that it starts checks itself which jobs are due.
 
     The trigger holds no lease. Airflow gives the triggers of a triggerer without a heartbeat to
     another one (24 s after it froze), and starts a trigger that raised again. A triggerer that
-    wakes from a pause polls beside its successor for some seconds, and neither knows what the other
-    announced. That costs looks, and announces a table twice: the task leaves out what was served
-    since, and a run that finds nothing due does nothing.
+    wakes from a pause polls beside its successor for some seconds, and neither knows the
+    announcements of the other. That costs polls, and announces a table twice: the task leaves out
+    tables that were served since, and a run that finds nothing due does nothing.
 
     The arguments are the same for all tables and policies: Airflow leaves an asset unwatched until
     the DAGs are parsed again when the arguments of its trigger change.
@@ -206,11 +206,11 @@ class Announcer:
 class Announcements:
     """Decides when due jobs are announced, and announced again.
 
-    The first announcement is immediate, also by a trigger that has just started: it cannot know
-    what an earlier one announced. Afterwards,
+    The first announcement is immediate, also by a trigger that has just started: it cannot know the
+    announcements of an earlier trigger. Afterwards,
 
     - nothing is announced while a job of the table runs or is about to be tried again: the same run
-      of the DAG goes on with what is due next;
+      of the DAG goes on with the jobs that are due next;
     - a job that is due again although it succeeded since the last announcement is announced at
       once, and any job once all that were announced have succeeded: the run is done with them;
     - a merge that was not announced is announced at once as well: it comes first in a run, so that
@@ -218,10 +218,10 @@ class Announcements:
     - anything else is repeated after a pause, which doubles each time and counts from the last
       announcement or from when a run was last seen to serve the table: a job that fails again and
       again starts fewer and fewer runs;
-    - what would be announced while a run of the table is active is held until that run has ended:
-      it may serve the table yet, and a run that starts behind it would have nothing to do. The
-      pause between two questions for it doubles until a job of the run ends, so that it delays the
-      table by no more than the run has waited, and by at most :data:`LAST_REPEAT_SECONDS`.
+    - an announcement that comes while a run of the table is active is held until that run has
+      ended: it may serve the table yet, and a run that starts behind it would have nothing to do.
+      The pause between two questions for it doubles until a job of the run ends, so that it delays
+      the table by no more than the run has waited, and by at most :data:`LAST_REPEAT_SECONDS`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

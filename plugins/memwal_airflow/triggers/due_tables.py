@@ -184,7 +184,7 @@ def shard_of(table: str, shards: int) -> int:
 def due_reasons(failures: FailureTracker, survey: Survey, *, now: datetime) -> dict[str, str]:
     """Return the due jobs of a table that do not back off, with the limits that they reached.
 
-    What quiet hours would hold back before a run has begun is left out.
+    Jobs that quiet hours would hold back before a run has begun are left out.
     """
     name = survey.table.name
     will_be_quiet = survey.table.policy.quiet_window(now + START_TIME) is not None
@@ -202,7 +202,7 @@ def due_table(
 ) -> DueTable | None:
     """Return the due jobs of a table by its survey; None if no job is due any more.
 
-    A job that succeeded after the survey is left out: what it did is not in the survey. The next
+    A job that succeeded after the survey is left out: its changes are not in the survey. The next
     poll reads whether it is due again.
     """
     served = set()

@@ -3,8 +3,8 @@
 Every :data:`REPORT_SECONDS`, an API server reads from Airflow's database which components have no
 heartbeat, which runs of tables failed, which runs and tasks nothing takes, and which shards of the
 tables no trigger watches. The number of statements does not depend on the number of tables. The
-report replaces the one before, whoever wrote it, so that a process that was paused, or that repeats
-a report, leaves what is true within the next seconds. A report that grows old counts as a missing
+report replaces the one before, of any process, so that a process that was paused, or that repeats a
+report, is corrected by the next report within seconds. A report that grows old counts as a missing
 heartbeat of the API server, see :func:`memwal.fleet.health.airflow_problems`.
 """
 
@@ -155,10 +155,10 @@ def _watcher_problems(
 class _TableRuns:
     """The open and failed runs of tables, from one read to the next.
 
-    A read asks for the runs that are new, and for those that it knows as open or failed, by their
-    numbers: it costs as much as has changed. A run that a person cleared is open again, and one
-    that was deleted is forgotten. Numbers are given before they are committed, so that a run can
-    appear after one with a higher number: the last :data:`_OVERLAP` numbers are read again.
+    A read asks for the runs that are new, and for the runs that it knows as open or failed, by
+    their numbers: its cost is that of the changes. A run that a person cleared is open again, and
+    one that was deleted is forgotten. Numbers are given before they are committed, so that a run
+    can appear after one with a higher number: the last :data:`_OVERLAP` numbers are read again.
     """
 
     def __init__(self) -> None:

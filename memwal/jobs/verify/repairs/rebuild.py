@@ -41,13 +41,13 @@ from memwal.region.manifest_store import (
 def rebuild_generation(base: BaseTable, region_id: UUID, lost: FlushedGeneration) -> bool:
     """Rebuild a lost or damaged generation in a new folder, and switch the manifest to it.
 
-    Writers, mergers and collectors may be at work meanwhile. The old folder is left to the garbage
-    collector. Memory is bounded as for a flush. Returns False if the manifest does not name the
-    generation any more, or another process rebuilt it.
+    Writers, mergers and collectors may be at work during the rebuild. The old folder is left to the
+    garbage collector. Memory is bounded as for a flush. Returns False if the manifest does not name
+    the generation any more, or another process rebuilt it.
 
     Raises CorruptDataError if the log does not have all of its rows, or not as many as the manifest
     records: nothing was changed. Raises StoreUnavailableError if the new folder was collected
-    meanwhile; call this again.
+    during the rebuild; call this again.
     """
     store = base.location.store
     manifests = RegionManifestStore(store, region_id)

@@ -50,8 +50,8 @@ def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quaran
 
     Returns the number of unusable rows; if there are none, nothing is changed.
 
-    Raises RegionFencedError if another writer claimed the region meanwhile; call this again. Raises
-    MemWalError if the region cannot be claimed or flushed for another reason.
+    Raises RegionFencedError if another writer claimed the region during the repair; call this
+    again. Raises MemWalError if the region cannot be claimed or flushed for another reason.
     """
     store, row_schema = base.location.store, RowSchema.of(base)
     latest = RegionManifestStore(store, region_id).read_latest()
