@@ -80,8 +80,7 @@ def open(
     ----------
     uri : str, path, lance.LanceDataset or table of LanceDB
         Address of the table: a path, ``s3://``, ``gs://`` or ``az://``; or the table, opened by
-        pylance or by ``lancedb.connect``. Its latest version is opened, even if another one was
-        checked out.
+        pylance or by ``lancedb.connect``. The latest version is opened, not a checked-out one.
     storage_options : mapping of str to str, optional
         As Lance takes them; they go wherever the table goes. A table that is open brings the
         options that it was opened with, and these are added.
@@ -301,8 +300,8 @@ class Table(Queries):
         """Newest step of a source, by region.
 
         See :meth:`memwal.writer.table_writer.TableWriter.apply`. Regions that never had one are
-        left out. Steps that a writer acknowledges during the call may be missing. CorruptDataError
-        is raised if an entry of a log that may have recorded a step is missing or damaged.
+        left out. Steps that are acknowledged during the call may be missing. CorruptDataError is
+        raised if an entry of a log that may have recorded a step is missing or damaged.
         """
         # Other reads need no writer's modules.
         from memwal.lsm.wal.applied_steps import read_steps_of

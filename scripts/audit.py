@@ -10,6 +10,11 @@ Findings that were looked at and accepted stand in ``requirements/accepted.toml`
 reason and the day on which it is to be looked at again.
 
 Ends with 1 when there are findings, and with 2 when something could not be looked up.
+
+pip-audit (2.10) asks only ``pypi.org`` or an OSV server, ends with 0 when it skips packages that
+the service does not know, and reads no file of advisories. It does not report yanked releases and
+missing files either, and its ``--ignore-vuln`` has no reason and no last day. ``uv audit`` (0.13)
+reads ``uv.lock``, and not these locks.
 """
 
 from __future__ import annotations

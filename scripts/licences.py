@@ -1,7 +1,11 @@
 """Write docker/LICENCES.md: which packages the images hold, and under which licences.
 
-Usage: ``python scripts/licences.py``, after ``make lock``. What a package says of itself is read
-where it is installed, else from the index that pip is configured for.
+Usage: ``python scripts/licences.py``, after ``make lock``. The metadata of a package is read where
+it is installed, else from the index that pip is configured for.
+
+pip-licenses (5.5) lists installed packages only, and reads no lock: it would need an environment
+for each image, since ``make setup`` does not install all of their packages. It has one name for a
+licence of a classifier and another one for the same licence as an SPDX expression.
 """
 
 from __future__ import annotations

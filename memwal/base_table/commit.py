@@ -136,7 +136,7 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: object) -
     Raises
     ------
     TableSetupError
-        There is a table already, possibly created by another process meanwhile.
+        There is a table already, possibly created by another process during the call.
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the table exists.
     """
@@ -245,7 +245,7 @@ def commit_strictly(
         )
     except (OSError, ValueError, RuntimeError) as error:
         # Lance reports a refusal in several ways, one of them "result unknown"; the outcome that
-        # the namespace recorded is what happened.
+        # the namespace recorded is the true one.
         redact_store_response(error)
         cause = error
     if namespace.created:

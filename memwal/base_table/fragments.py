@@ -27,12 +27,12 @@ from memwal.format.lance_manifest import manifest_message
 from memwal.storage.object_store import ObjectStore
 from memwal.util.arrays import Addresses, Mask, Numbers
 
-# A fragment may be smaller than those that it was made of: they have a header each, and encodings
-# of more values are better. Without a margin it could be small again.
+# A fragment may be smaller than the fragments that it was made of: they have a header each, and
+# encodings of more values are better. Without a margin it could be small again.
 _MARGIN: Final = 1.125
 # Lance rewrites fragments with a larger share of deleted rows than the threshold; ours include it.
 _ABOVE: Final = 0.999
-# Lance rewrites a fragment with more, whatever its size.
+# Lance rewrites a fragment with more, independent of its size.
 _MAX_OVERLAYS: Final = 10
 # Lance's planner then cuts no run of neighbours, and leaves none out.
 _NO_LIMIT: Final = 1 << 62
@@ -197,8 +197,8 @@ def _runs(
     A fragment without a neighbour is in none of them, unless it is to be rewritten for its own
     sake. The attribute ``fragments`` of a task raises KeyError for fragments with overlays.
     """
-    # Over what the configuration of the table says. Lance refuses a limit of bytes where a size
-    # was not recorded.
+    # Overrides the configuration of the table. Lance refuses a limit of bytes where a size was not
+    # recorded.
     unlimited = ["target_rows_per_fragment", "max_source_fragments", "max_source_rows"]
     if not sizes.unrecorded.any():
         unlimited.append("max_source_bytes")

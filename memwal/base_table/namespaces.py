@@ -88,7 +88,7 @@ class DurableNamespace:
         try:
             try:
                 self._check(version)
-                # First what a collector may delete by its age.
+                # First the files that a collector may delete by their age.
                 staged = self._store.get(staging)
                 before = self._manifest_before(version)
                 manifest = self._complete(check_new_files(self._store, staged, before=before))

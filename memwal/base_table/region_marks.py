@@ -15,7 +15,7 @@ compare-and-swap is therefore needed. Processes that pause, die or repeat:
   that is behind for normal;
 * a process repeats: it writes the same name.
 
-Who writes, after the step that the mark records: a claim after the first manifest of a region and
+Writers of a mark, after the step that it records: a claim after the first manifest of a region and
 before it accepts a row; a merge after the commit of its progress; the merge plan for regions of
 other clients, and for marks that are behind; the collector *before* it drops generations; a copy
 before it is a table.

@@ -180,7 +180,7 @@ def _decode(data: bytes) -> pa.Table:
             with lance_errors("reading the region snapshot"):
                 return LanceFileReader(str(path)).read_all().to_table()
         except MemWalError as error:
-            # The file was just written, so whatever error Lance raises, the content is damaged.
+            # The file was just written, so any error of Lance means that the content is damaged.
             raise _unreadable(error) from error
 
 

@@ -186,7 +186,7 @@ class BaseTable:
 
 
 def field_ids(fields: Iterable[LanceField]) -> list[int]:
-    """Return the Lance ids of fields, and of those inside of them, parents before children."""
+    """Return the Lance ids of fields and of their nested fields, parents before children."""
     return [i for field in fields for i in (field.id(), *field_ids(field.children()))]
 
 

@@ -150,7 +150,7 @@ def check_of(annotation: Any) -> ArgumentCheck | None:
             return None  # beside other types, a name may be that of a union
         return _any_of([check_of(part) for part in inner])
     if origin is Literal:
-        # Whatever is compared must be of a plain type: arrays answer with an array, or not at all.
+        # Compared values must be of a plain type: arrays answer with an array, or not at all.
         kinds = tuple({type(one) for one in inner})
         return ArgumentCheck(
             lambda value: isinstance(value, kinds) and value in inner,

@@ -298,7 +298,7 @@ class ExternalManifestStore(ObjectStore):
                 self._discard(staged)
                 raise ObjectExistsError(f"{self.uri}/{key} exists already")
             # The staging object was collected while this process was paused, or the name was
-            # deleted meanwhile: try again.
+            # deleted since then: try again.
         raise OutcomeUnknownError(
             f"{key} could not be committed in {_ATTEMPTS} attempts; it may or may not be there"
         )

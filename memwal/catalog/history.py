@@ -181,8 +181,8 @@ class History(RunHistory):
     def latest_run_with(self, table: str, key: str, *, since: datetime) -> JobRun | None:
         """Return the newest successful run of ``table`` whose result has a ``key``, or None.
 
-        The key is one of the result's JSON, beyond those that every result has. ``since`` is aware;
-        earlier runs are ignored.
+        The key is one of the result's JSON, beyond the keys that every result has. ``since`` is
+        aware; earlier runs are ignored.
         """
         value = JobRunRow.result[key]
         query = (

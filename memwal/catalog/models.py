@@ -11,14 +11,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from memwal.util.records import JsonObject
 
-# Newest migration. Kept here so that opening a catalog does not load Alembic.
-#
-# A later one is called by its schema and the schema of the oldest program that may use it, such as
-# "0003_0002": a program reads from the catalog alone whether it may use a schema that it does not
-# know. A migration leaves its schema usable by programs of the schema before: it adds tables, and
-# columns that are nullable or have a default of the server, and drops only what the programs of
-# the schema before no longer name. What is dropped is never reused with another meaning, and a
-# program writes no value into a column that those of the schema before cannot read.
+# Newest migration. Kept here so that opening a catalog does not load Alembic. A later one is called
+# by its schema and the schema of the oldest program that may use it, such as "0003_0002": a program
+# reads from the catalog alone whether it may use a schema that it does not know. A migration leaves
+# its schema usable by programs of the schema before: it adds tables, and columns that are nullable
+# or have a default of the server, and drops only tables and columns that the programs of the schema
+# before no longer name. A dropped name is never reused with another meaning, and a program writes
+# no value into a column that programs of the schema before cannot read.
 HEAD_REVISION = "0001"
 
 Record = TypeVar("Record")

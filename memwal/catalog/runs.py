@@ -383,7 +383,7 @@ def as_run(row: JobRunRow, now: datetime, **computed: object) -> JobRun:
     return record_of(JobRun, row, run_id=row.id, state=state, **computed)
 
 
-# At the first call, running runs are searched among so many of the latest.
+# Number of the latest runs among which the first call searches running ones.
 _LOOK_BACK = 10_000
 _ENDED = (RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.ABANDONED.value)
 
@@ -425,7 +425,7 @@ class RunFeed:
             now = database_time(session)
             runs = sorted((as_run(row, now) for row in rows), key=lambda run: run.run_id)
         self._newest = max([newest, *(number for number, _ in candidates)])
-        # Drops runs that were pruned meanwhile.
+        # Drops runs that were pruned since then.
         self._unfinished = {number for number, _ in candidates} - ended
         self._returned = {n for n in self._returned | ended if n > self._newest - self._late}
         return runs

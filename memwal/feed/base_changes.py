@@ -87,8 +87,8 @@ class BaseChanges:
     # and deleted in them, the base table has no trace. A reader that died before it stored a newer
     # token may have it.
     unseen: Mapping[UUID, Generations]
-    # Merge progress of regions that had more in the older version. What was merged there may have
-    # been given up, and is pending again.
+    # Merge progress of regions that had more in the older version. Generations that were merged
+    # there may have been given up, or are pending again.
     undone: Mapping[UUID, int]
 
 
@@ -219,7 +219,8 @@ class _Walk:
     def step(self, before: _Version, after: _Version) -> None:
         """Go on to the next version."""
         if any(after.merged.get(key, 0) < number for key, number in before.merged.items()):
-            # The table went back: what is merged from now on, the consumer has seen undone.
+            # The table went back: of generations that are merged from now on, the consumer has seen
+            # the rows removed.
             self.seen = {}
             if not self.is_keyed:
                 reason = f"version {after.number} is older than the one before, and no key tells"

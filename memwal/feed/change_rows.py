@@ -246,7 +246,7 @@ class Reading:
             return 0 if source.generation > self.since.seen.get(source.region_id, 0) else None
         region = self.since.after.regions.get(source.region_id)
         if region is None or source.region_id in self.since.base.undone:
-            # Of a generation that is told again, older rows must not cover what the log has.
+            # Of a generation that is told again, older rows must not cover the rows of the log.
             return 0
         later = entries[entries[:, 0] > region.position]
         return int(later[0, 1]) if len(later) else None

@@ -36,7 +36,7 @@ from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask, Numbers
 
-# Rows of so many bytes, or of so many entries, are in memory together.
+# Limits of the bytes, and of the entries, whose rows are in memory together.
 _PART_BYTES: Final = 8 << 20
 _PART_ENTRIES: Final = 4096
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import SkippedRegionRecord
 
-# After so many failed reads, a generation is reported as damaged, not as unreachable.
+# Failed reads after which a generation is reported as damaged, not as unreachable.
 POISONED_AFTER: Final = 3
 # A job is reported only once it has failed for this long without a success.
 RETRY_GRACE: Final = timedelta(minutes=1)

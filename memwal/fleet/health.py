@@ -153,7 +153,7 @@ def health_reasons(
         *(
             _reason(Health(one.state), _truncated(one.reason), one.since)
             for one in problems
-            # A run that serves all tables concerns those that wait for it.
+            # A run that serves all tables concerns the tables that wait for it.
             if one.table is not None or one.state in _OF_COMPONENTS or waiting
         ),
         *_unwatched_reasons(table, sample, now),

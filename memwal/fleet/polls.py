@@ -384,7 +384,7 @@ class TablePolls:
         ]
         if not polls:
             return
-        # Taken first: a poll that ends meanwhile is recorded the next time.
+        # Taken first: a poll that ends during the write is recorded the next time.
         looks = [(poll, poll.looked_at) for poll in polls]
         try:
             await asyncio.to_thread(self._catalog.record_seen, [poll.table.name for poll in polls])

@@ -26,7 +26,7 @@ _FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
 )
 _MINUTE = timedelta(minutes=1)
 _DAY_SECONDS = 86_400.0
-# After a longer pause a survey is due at once, whatever the schedule.
+# After a longer pause a survey is due at once, independent of the schedule.
 _MAX_LOOK_BACK = timedelta(days=1)
 
 

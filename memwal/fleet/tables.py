@@ -70,7 +70,7 @@ def open_managed(
 ) -> Table:
     """Open a ``managed`` table.
 
-    ``storage_options`` are by default those that the catalog refers to.
+    ``storage_options`` are by default the options that the catalog refers to.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def register_folder(
 ) -> list[ManagedTable]:
     """Register the tables of a ``folder`` of the ``catalog`` that are new; return their records.
 
-    ``storage_options`` are by default those that the folder refers to.
+    ``storage_options`` are by default the options that the folder refers to.
 
     Raises
     ------

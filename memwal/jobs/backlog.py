@@ -125,7 +125,7 @@ def read_status(
         ),
         consumers=_consumers(base, manifests.values(), now) if regions is None else (),
         snapshot_age_seconds=snapshot_age(base.details, now),
-        # Those whose manifest is not the one of the snapshot, deleted regions included.
+        # Regions whose manifest is not the one of the snapshot, deleted regions included.
         changed_regions=None if regions is not None else len({r for r, _ in published ^ latest}),
         fragments=len(sizes.ids),
         small_fragments=len(small_runs(base, sizes, compaction.fragment_limits()).ids),

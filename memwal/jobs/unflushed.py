@@ -93,8 +93,8 @@ def find_missing_entry(
         # All entries: the newest one is never collected.
         return logged if missing is None else missing
     if missing is not None:
-        # A flush since the manifest was read lets the collector delete what it covers. A region
-        # that was deleted meanwhile lacks nothing.
+        # A flush since the manifest was read lets the collector delete the entries that it covers.
+        # A region that was deleted since then lacks no rows.
         newest = read_manifests(store, [manifest.region_id]).get(manifest.region_id)
         if newest is not None and newest.replay_after < missing:
             return missing

@@ -31,8 +31,8 @@ _MAX_BITS = 26
 _ROW_SLOT_BITS = 2
 # Fewer keys are hashed in less time than the calls for a table of slots take.
 _FEW_KEYS = 1_000
-# Slots of so many keys are computed at a time: they stay in the processor's cache, and to compute
-# them twice takes less time than to keep them.
+# Keys whose slots are computed at a time: they stay in the processor's cache, and to compute them
+# twice takes less time than to keep them.
 _BLOCK_KEYS = 1 << 15
 # A hash that leaves less than this part of the keys a slot of their own is not used: the keys
 # differ in bytes that it does not read.

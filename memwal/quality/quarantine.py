@@ -371,7 +371,7 @@ class Quarantine:
             if base is None:
                 if create is None:
                     return
-                # TableSetupError: another writer has created it meanwhile.
+                # TableSetupError: another writer has created it in the meantime.
                 with suppress(TableSetupError):
                     create_durably(self.location, create.empty_table())
                 raise LostRaceError("the quarantine was just created: read it")

@@ -215,7 +215,8 @@ def _find_gap(
     row_ids = rows.column("_rowid").to_numpy()
     generations = []
     for stored in merged:
-        # One that the collector has deleted meanwhile: its rows are compared one by one.
+        # A generation that the collector has deleted during the read: its rows are compared one by
+        # one.
         with suppress(ObjectNotFoundError):
             generations.append(
                 open_generation(base, stored.region_id, stored.generation, stored.path)

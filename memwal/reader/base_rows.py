@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # integers: 2 us and 20 ns).
 _ROWS_PER_KEY = 100
 _KEYS_AT_ONCE = 5_000
-# Arrays of so many rows stay in the processor's cache, and take longer than the calls for them.
+# Arrays of this many rows stay in the processor's cache, and take longer than the calls for them.
 _COMPARED_ROWS = 1 << 17
 _COMPARED_BYTES = 32 << 20
 # Versions of files of which Lance reads a number of rows at a time, however large they are: with
@@ -153,7 +153,7 @@ def scan_in_groups(
     if dataset.data_storage_version not in _WITHOUT_BATCH_BYTES:
         options |= limits
     batches = dataset.scanner(columns=list(columns), **options).to_batches()
-    # Batches end where pages end: to join those that are large enough would only copy them.
+    # Batches end where pages end: to join batches that are large enough would only copy them.
     for group in group_batches(batches, rows=_COMPARED_ROWS // 4, max_bytes=_COMPARED_BYTES):
         yield pa.Table.from_batches(group)
 
@@ -233,8 +233,8 @@ def note_compared_rows(sources: ReadSources, rows: int) -> None:
         # Counts of two threads may be lost: they only choose the cheaper way.
         _rows_to_compare(sources, key)[0] -= rows
     except ObjectNotFoundError:
-        # The read has what it needs of a generation that was collected since, and is the last one
-        # of this state.
+        # The read has the keys that it needs of a generation that was collected since, and is the
+        # last one of this state.
         logger.debug("a generation was collected during a read")
 
 
@@ -364,7 +364,7 @@ def _search_keys(
     keys = [read_keys(source, base.primary_key).keys for source in sources]
     encoded = pc.dictionary_encode(pa.concat_arrays(keys), null_encoding="encode")
     rows, positions = rows_of_keys(base, encoded.dictionary, fragments)
-    # Ordered by their keys, so that a generation costs what its own keys cost.
+    # Ordered by their keys, so that a generation costs as much as its own keys.
     order = np.argsort(positions, kind="stable")
     ordered = positions[order]
     codes = encoded.indices.to_numpy()

@@ -464,7 +464,7 @@ class MergedScan:
         try:
             return cheap_replaced_rows(self.sources) is not None
         except ObjectNotFoundError:
-            # A generation was collected meanwhile; this read has its keys.
+            # A generation was collected during the read, which has its keys.
             return False
 
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
@@ -473,8 +473,8 @@ class MergedScan:
             kept = kept_rows(self.sources) if self._filter is None else None
             replaced = replaced_rows(self.sources).rows
         except ObjectNotFoundError:
-            # A generation was collected meanwhile, and no cache has its keys any more, but this
-            # read does.
+            # A generation was collected during the read, and no cache has its keys any more, but
+            # the read does.
             row_ids, _ = rows_of_keys(self.sources.base, self._newest.keys)
             kept, replaced = None, np.sort(row_ids)
         if kept is None:

@@ -17,7 +17,7 @@ from memwal.util.arrays import Mask, RowIds, distinct
 # Portable roaring format without run containers.
 _COOKIE = 12346
 _MAX_ARRAY = 4096
-# Rows are marked if their range is not longer than so many times their number.
+# Rows are marked if their range is at most this many times their number.
 _MOST_MARKS = 16
 
 

@@ -201,7 +201,7 @@ class Scan(Result):
             self._filter,
             extra,
             keys=keys,
-            # Without keys, rows that were emitted cannot be told from those that were merged since.
+            # Without keys, rows that were emitted cannot be told from rows that were merged since.
             reread_keys=reread_keys if retries and sources.base.primary_key else None,
             blob_handling=self._blob_handling,
         )

@@ -49,7 +49,8 @@ _EXIT_SECONDS: Final = 5.0
 _lock = threading.Lock()
 _active: dict[int, _TracePuts] = {}  # by the id of the store, which the value keeps alive
 _ending = threading.Event()
-# Of its own: a thread that draws from the common one would change what a seeded program draws.
+# Of its own: a thread that draws from the common one would change the numbers that a seeded program
+# draws.
 _dice = random.Random()  # noqa: S311
 
 

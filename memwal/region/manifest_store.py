@@ -57,8 +57,9 @@ _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
 _PARALLEL_SCANS = 8
 _MAX_REMEMBERED_REGIONS = 100_000
-# How long readers believe what they read of a version that is still the newest: so soon they notice
-# a table that was restored from a backup, with other content under the same version.
+# Seconds for which readers trust an earlier read of a version that is still the newest: after this
+# time they notice a table that was restored from a backup, with other content under the same
+# version.
 _REUSE_SECONDS: Final = 5.0
 # A local disk is read by one thread as long as it takes so long at most, and so long for each part.
 _SERIAL_SECONDS: Final = 0.02

@@ -270,7 +270,7 @@ def run_connected(
             with suppress(PySparkException):
                 spark.removeTag(tag)
 
-    # A signal whose handler raises in the middle of gRPC can be lost: Python ignores what is raised
+    # A signal whose handler raises in the middle of gRPC can be lost: Python ignores an exception
     # in a callback. The wait for a thread is never inside one.
     with ThreadPoolExecutor(1, thread_name_prefix="memwal-connect") as pool:
         call = pool.submit(collect)

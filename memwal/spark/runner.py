@@ -252,8 +252,8 @@ EXPORTER = "OTEL_TRACES_EXPORTER"
 VARIABLES = ("TRACEPARENT", "TRACESTATE")
 """Environment variables with the span that a process belongs to, as W3C defines them."""
 
-# A collector that is away must not hold a job up for long; exporters try for about 10 s, whatever
-# the flush says.
+# A collector that is away must not hold a job up for long; exporters try for about 10 s, even if
+# the flush has a shorter limit.
 _FLUSH_SECONDS = 2.0
 
 _propagator = TraceContextTextMapPropagator()

@@ -232,7 +232,7 @@ def spark_session(
             # The one way to keep the UI, if it is wanted, off the machine's other addresses.
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     with without_harmless_warnings():
-        # A SparkConf that is made once there is a JVM knows what spark-submit was told.
+        # A SparkConf that is made once there is a JVM has the options of spark-submit.
         SparkContext._ensure_initialized(
             conf=SparkConf(loadDefaults=False).setAll(properties.items())
         )

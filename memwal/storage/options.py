@@ -55,7 +55,7 @@ _OF_LANCE = frozenset(
         "use_opendal",
     }
 )
-# Prefixes of memwal's own options, and of those with which LanceDB makes tables.
+# Prefixes of memwal's own options, and of options with which LanceDB makes tables.
 _OTHER_PREFIXES = ("memwal_", "new_table_")
 # Taken from the address of the table instead.
 _FROM_ADDRESS = ("bucket", "bucket_name", "container_name")

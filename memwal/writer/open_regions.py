@@ -164,7 +164,7 @@ class OpenRegions:
             # Without the lock: the call needs it, and runs in this thread if the interpreter ends.
             claims = [self._context.appends.submit(self._get, routing, a) for a in missing]
         except RuntimeError:
-            # The writer was closed meanwhile; claims that have started notice it.
+            # The writer was closed in the meantime; claims that have started notice it.
             self.check_open()
             raise
         return [error for claim in claims if (error := claim.exception()) is not None]
@@ -183,7 +183,7 @@ class OpenRegions:
             writer, write = self._with_writer(
                 routing, assignment, lambda writer: writer.write(rows, wait=wait), deadline
             )
-            # A write that nobody waits for has no error yet.
+            # A write that no caller waits for has no error yet.
             if not (wait and self._is_repeated(routing, assignment, writer, write, deadline)):
                 return write
 
@@ -249,7 +249,7 @@ class OpenRegions:
     def _store_all(self, entries: Sequence[GroupEntry]) -> None:
         """Store entries side by side: each thread takes the next one that no other has taken.
 
-        After an interrupt no more entries are taken, and those that other threads have begun are
+        After an interrupt no more entries are taken, and entries that other threads have begun are
         waited for: an entry must not end while it is being stored.
         """
         if self._context.appends_in_caller:

@@ -1,7 +1,7 @@
 """``memwal recover``, ``restore``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``.
 
 They run in this process. ``gc`` only counts unless ``--yes`` is given, and can list the objects
-that would be deleted, and those that stay, with the reasons.
+that would be deleted, and the objects that stay, with the reasons.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from memwal.region.manifest_store import RegionManifestStore, discover_regions, 
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
 
-# Before each group of so many regions, tags and branches are checked for changes.
+# Regions of a group; before each group, tags and branches are checked for changes.
 _REGIONS_PER_CHECK = 64
 
 REGION_COLLECTORS: Final[dict[GarbageKind, Callable[[RegionState], Iterator[Decision]]]] = {
@@ -224,8 +224,8 @@ def collect_region(context: GcContext, region_id: UUID) -> Iterator[Decision]:
     # when it was listed.
     folders = tuple(store.list_folders(region_dir(region_id)))
     history = read_history(manifests, expired=context.expired)
-    # The manifest is read after the base table, and what is merged was flushed before. If it is
-    # not so, one of the two was replaced or damaged, and what is not merged could be deleted.
+    # The manifest is read after the base table, and merged generations were flushed before. If it
+    # is not so, one of the two was replaced or damaged, and unmerged generations could be deleted.
     error = region_error(
         store,
         region_id,

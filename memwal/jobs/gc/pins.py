@@ -180,7 +180,7 @@ def read_pins(
 def _version_age(
     versions: StoredVersions, found: Sequence[Ref], options: GcOptions, now: datetime
 ) -> timedelta | None:
-    """Return the age from which Lance may clean versions up: none after the version of a consumer."""
+    """Return the age from which Lance may clean up versions: none after that of a consumer."""
     if options.version_retention is None:
         return None
     held = {ref.version or 0 for ref in found if parse_consumer_tag(ref.name) is not None}
@@ -216,7 +216,8 @@ def _check_kept(
         try:
             check_known(latest.location, info)
         except (ObjectNotFoundError, CorruptDataError):
-            # Cleaned up meanwhile, or damaged: Lance reads it again before it deletes anything.
+            # Cleaned up since the listing, or damaged: Lance reads it again before it deletes
+            # anything.
             return
 
     stays = [
@@ -260,8 +261,8 @@ def _pins_of_versions(
     evaluated = {tag.name for tag, _, _ in list_read_tags(refs, options.grace)}
     pinned = _referenced_versions(found, evaluated=evaluated)
     for version in reads:
-        # A version that is gone needs nothing any more. This holds for read tags only: what a tag
-        # without an end pins may still be read, which only its owner can say.
+        # A version that is gone needs nothing any more. This holds for read tags only: generations
+        # that a tag without an end pins may still be read, which only its owner can say.
         if version in versions.manifests:
             pinned.setdefault(version, (Reason.READ, _READ_MESSAGE.format(version)))
     pinned.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
@@ -315,7 +316,7 @@ def _pin_of_damaged(base: BaseTable, versions: StoredVersions, ref: Ref) -> Pin:
         try:
             progress = progress_of(base.location, info)
         except (ObjectNotFoundError, CorruptDataError):
-            # Nobody can read such a version.
+            # No reader can read such a version.
             continue
         if progress is not None:
             least = {

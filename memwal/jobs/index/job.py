@@ -99,7 +99,7 @@ class IndexTask:
     # Lance records no catch-up.
     target: Mapping[UUID, int]
     max_segments: int
-    # Fragments at the start of the job, also those that other clients appended beside the log.
+    # Fragments at the start of the job, also fragments that other clients appended beside the log.
     fragments: frozenset[int]
     rows: int = 0  # that it does not cover, for the progress
 

@@ -469,7 +469,7 @@ def _generations_without(base: BaseTable, index: str) -> tuple[tuple[UUID, int],
         try:
             dataset = open_dataset(location, folder)
         except ObjectNotFoundError:
-            # The collector has deleted the generation meanwhile.
+            # The collector has deleted the generation since the manifest was read.
             return False
         return index not in {description.name for description in dataset.describe_indices()}
 

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 _SHRINK = 4
 _CONFLICT_WAIT_SECONDS = 0.2
-# Id of no fragment: another process has moved its rows, nobody knows where to.
+# Id of no fragment: another process has moved its rows, and their places are unknown.
 _GONE = -1
 
 
@@ -94,7 +94,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     base.check_changeable()
     check_not_held(base)
     sizes = fragment_sizes(base)
-    # Of this version only: with the fragments that merges add meanwhile, the job might never end.
+    # Of this version only: with the fragments that merges add during the job, it might never end.
     chosen, small = _choose(base, sizes, limits, options.min_fragments)
     carried = CarriedCatchUp.of(base)
     while (

@@ -90,7 +90,7 @@ _TAG_SECONDS: Final = 6 * 3600
 _MAX_ATTEMPTS: Final = 5
 
 
-# To start another task takes as long as to copy so many bytes.
+# Bytes whose copy takes as long as the start of another task.
 _TASK_BYTES = 256 << 20
 
 

@@ -22,7 +22,7 @@ from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_resu
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
-# To start another task takes as long as to check so many rows.
+# Rows whose check takes as long as the start of another task.
 _TASK_ROWS = 1 << 20
 _COUNTS = ("expect_table_row_count_to_be_between", "expect_table_row_count_to_equal")
 _SCHEMAS = (

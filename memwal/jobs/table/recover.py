@@ -197,7 +197,7 @@ def flush_log(
         )
         done.update(generations=1, rows=generation.rows)
     if not done:
-        # There are only entries without rows, which nobody has to read again.
+        # There are only entries without rows, which no reader has to read again.
         claimed.skip_generation(_Rest(claim.manifest.current_generation, claim.next_position - 1))
     return done
 

@@ -275,8 +275,8 @@ def _decide(
         details = replace(details, merged={**regions, **details.merged})
     if not loss.lost and details == base.details:
         return 0
-    # Also if the details stay as they are: whoever decides differently has to see the marks, and so
-    # do readers, which read them once for each version.
+    # Also if the details stay as they are: a process that decides differently has to see the marks,
+    # and so do readers, which read them once for each version.
     commit_details(base, details)
     return 1
 

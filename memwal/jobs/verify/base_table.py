@@ -118,7 +118,7 @@ def check_files(base: BaseTable) -> Iterator[Finding]:
     try:
         manifest = read_table_manifest(base.location, base.version)
     except TableSetupError:
-        # Cleaned up meanwhile, so there are newer versions.
+        # Cleaned up since it was listed, so there are newer versions.
         return
     for file in (
         *find_bad_data_files(base.location.store, "", named_files(manifest, name=VERSIONS_DIR)),

@@ -34,7 +34,7 @@ def check_index_files(base: BaseTable) -> Iterator[Finding]:
     try:
         bad = find_bad_index_files(base)
     except TableSetupError:
-        # Cleaned up meanwhile, so there are newer versions.
+        # Cleaned up since it was opened, so there are newer versions.
         return
     for file in bad:
         by_index.setdefault(str(file.index), []).append(str(file))

@@ -105,8 +105,8 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     if task.options.deep and not (damaged or unreadable):
         yield from check_index_contents(base)
     if task.all_regions:
-        # Read after the base table: merge progress follows what is flushed. Damaged manifests are
-        # left out.
+        # Read after the base table: merge progress follows the flushes. Damaged manifests are left
+        # out.
         newest = {region_id: read_newest(store, region_id) for region_id in discover_regions(store)}
         manifests = {key: manifest for key, manifest in newest.items() if manifest is not None}
         yield from check_known(base, manifests, read_marks(store))

@@ -137,7 +137,7 @@ def _read_manifest(
     try:
         manifest = RegionManifest.decode(store.get(key), name=key)
     except ObjectNotFoundError:
-        # Trimmed meanwhile.
+        # Trimmed since the listing.
         return None
     except CorruptDataError as error:
         return Finding("manifest-damaged", key, str(error), region=region_id)

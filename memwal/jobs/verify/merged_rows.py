@@ -474,7 +474,7 @@ def _check_coverage(base: BaseTable, newest: _NewestMerged, unchanged: Mask) -> 
     """Check that indexes cover the rows that their recorded catch-up includes.
 
     Only rows that are as the merge wrote them count: a row that was updated directly is in a
-    fragment that no index has to cover, whatever its catch-up.
+    fragment that no index has to cover, independent of the catch-up of the index.
     """
     sources = [stored.source for stored in newest.stored]
     generation = np.array([source.generation for source in sources], np.int64)

@@ -198,7 +198,7 @@ def _repair_bloom(location: TableLocation, finding: Finding, _now: datetime) -> 
     filters.add(keys.columns.columns)
     content = filters.bloom_filter() if name == BLOOM_FILTER_NAME else filters.sized_filter()
     if content is None:
-        # A generation with so few keys needs none, and a damaged one is not used.
+        # A generation with few keys needs no filter, and a damaged filter is not used.
         return False
     location.store.put(finding.object, content)
     location.store.sync(folder)

@@ -134,8 +134,8 @@ class CarriedCatchUp:
     All rows of these generations that are still the newest are in fragments that the index covers.
     A compaction moves them to new fragments, and Lance moves them in the index. So the index has
     caught up as far if it covers all these fragments: whether it was built anew in the meantime or
-    not, and after any merges. If one of the fragments is gone, another process has moved its rows,
-    and nothing is known of them.
+    not, and independent of later merges. If one of the fragments is gone, another process has moved
+    its rows, and nothing is known of them.
     """
 
     generations: Mapping[UUID, int]
@@ -285,8 +285,8 @@ def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
 
     0 adds a segment, while the index stays within ``max_segments``: nothing is rewritten. Otherwise
     a segment is joined with all newer rows if it is not larger than they are together, so that a
-    row is rewritten only about as often as the table doubles. At any sizes, enough segments are
-    joined that at most ``max_segments`` remain, even if nothing is uncovered.
+    row is rewritten only about as often as the table doubles. Independent of their sizes, enough
+    segments are joined that at most ``max_segments`` remain, even if nothing is uncovered.
     """
     sizes = coverage.segments
     added = 1 if coverage.uncovered else 0

@@ -38,7 +38,7 @@ _specs_lock = threading.Lock()
 _MAX_CACHED_SPECS = 64
 
 # Rows of a page of a BTREE. In an index of one page a filter reads all values, as in the column;
-# building the index costs a flush more than writing so few rows.
+# building the index costs a flush more than writing the rows of one page.
 _FEW_ROWS = 4_096
 
 

@@ -7,7 +7,8 @@ index that is *stale* misses rows without any error. That happens in tables with
   rewrites the index when a compaction moves the rows;
 * older clients, LanceDB 0.40 among them, do not know that version. They ignore the index, and their
   compaction supposes that it holds row ids, which do not change: it only replaces the fragments in
-  the index's bitmap by those that it wrote. None of their rows is found through the index any more.
+  the index's bitmap by the fragments that it wrote. None of their rows is found through the index
+  any more.
 
 Stable row ids and the version tell that an index *may* be stale. The manifest cannot show that it
 *is*: bitmap, version, time and table version of a correctly rewritten index are the same. Such an

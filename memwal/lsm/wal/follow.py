@@ -53,7 +53,7 @@ from memwal.util.clock import boot_seconds
 _COMPARED_BYTES = 16 << 10
 # So long the cached tail is believed to be the stored one.
 _BELIEVED_SECONDS = 5.0
-# So many new entries are read one by one: fewer requests than to search for the tip.
+# New entries up to this number are read one by one: fewer requests than to search for the tip.
 _PROBED_ENTRIES = 3
 
 

@@ -11,7 +11,7 @@ sentinel; each process that claimed the region since then has put an entry behin
 that died between its manifest and its sentinel is not recognised: the writer stops, as for any
 claim, and the rows stay in the log.
 
-Claiming back is an ordinary claim: manifest, sentinel, replay. It is right at any step of the
+Claiming back is an ordinary claim: manifest, sentinel, replay. It is right at every step of the
 recovery, and even if the recovery still runs: rows that the recovery has flushed are not replayed,
 the other rows are, and a recovery that goes on is fenced itself and flushes nothing more.
 """

@@ -289,7 +289,7 @@ _room_lock = threading.Lock()
 def _evict_to_budget(newest: _Entry[Any]) -> None:
     """Evict the least recently used values, of all caches, until the rest fits the budget.
 
-    The value that was just cached, and values that were used later, stay at any weight.
+    The value that was just cached, and values that were used later, stay even if they are heavy.
     """
     budget = cache_budget()
     with _room_lock:

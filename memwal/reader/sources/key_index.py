@@ -37,7 +37,7 @@ from memwal.util.arrays import Hashes, Mask, Positions, nbytes_of
 logger = logging.getLogger(__name__)
 
 # If a filter has a larger share of its bits set, eight set bits are too likely by chance. Some
-# 75,000 keys set so many.
+# 75,000 keys set this many.
 _SATURATED = 0.9
 # With as many keys as the smallest generation that has a sized filter, 0.46 of the bits are set.
 _FULL = 0.44

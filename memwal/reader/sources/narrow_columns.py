@@ -40,7 +40,7 @@ _ROW_ID: Final = "_rowid"
 # The numbers of more rows take too much memory to be kept.
 _SHARED_NUMBERS: Final = 1 << 18
 
-# So many rows of generations are read together, which bounds the memory of a scan.
+# Rows of generations that are read together, which bounds the memory of a scan.
 _GROUP_ROWS: Final = 1 << 20
 # The columns of a generation are read when rows are taken for the third time.
 _TAKES_BEFORE: Final = 2

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 UnflushedByRegion = Mapping[UUID, Sequence[UnflushedRows]]
 """Unflushed rows by region, of a writer of this process or of the logs."""
 
-# Lists of so many generations are kept.
+# Lists of at least this many generations are kept.
 _MANY_GENERATIONS: Final = 16
 # More keys are tested faster with one filter after the other.
 _FEW_KEYS: Final = 64

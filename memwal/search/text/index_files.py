@@ -34,7 +34,7 @@ from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
 _FORMATS: Final = ("1", "2")
-# The posting lists of so many tokens take a few MiB, and few generations have more. They are read
+# The posting lists of this many tokens take a few MiB, and few generations have more. They are read
 # at once: there are many generations, and one request per generation and term would add up.
 _IN_MEMORY_TOKENS = 4 << 20
 # With Lance's default of 1,024, to start a batch takes longer than to read its rows.

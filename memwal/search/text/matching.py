@@ -26,7 +26,7 @@ from memwal.search.text.query import MatchQuery, PhraseQuery
 from memwal.util.arrays import Mask, Numbers, nbytes_of
 from memwal.util.concurrency import run_all
 
-# If at least one in so many documents contains a term, arrays over all documents are faster than
+# If at least one in this many documents contains a term, arrays over all documents are faster than
 # sorting.
 _SPARSE = 32
 _ROUNDING = 1 + 1e-6

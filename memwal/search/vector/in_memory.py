@@ -1,8 +1,8 @@
 """Vector search over all generations in memory at once.
 
 A search through the index of a generation takes about a millisecond however few rows it has, and
-there may be dozens. Generations never change, so the vectors of those that are searched repeatedly
-are read once, cached, and searched together.
+there may be dozens. Generations never change, so the vectors of generations that are searched
+repeatedly are read once, cached, and searched together.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ each region once, and writes all rows of it in one call.
 
 Processes that die, pause or repeat:
 
-- A task, at any moment: rows count if their message is among those that Spark commits, one for each
-  partition. Objects that other attempts staged, also later, are deleted by the garbage collection,
-  by age.
+- A task, at any moment: rows count if their message is among the messages that Spark commits, one
+  for each partition. Objects that other attempts staged, also later, are deleted by the garbage
+  collection, by age.
 - The driver before the commit: no region has any row.
 - The commit, after some regions: a stream repeats the batch, which is a step (docs/design/0008):
   regions that have it write nothing. A write with ``source`` and ``version`` is a step as well.

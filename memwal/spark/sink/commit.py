@@ -83,7 +83,8 @@ class RegionCommit:
                 return AppliedStep(skipped=regions)
             try:
                 # Only these regions, each of which is in one group: if the table was divided in
-                # another way meanwhile, a region would take a step with a part of its rows only.
+                # another way since the tasks, a region would take a step with a part of its rows
+                # only.
                 with table.writer(region_ids=regions) as writer:
                     if step is not None and table.primary_key:
                         return writer.apply(upserts=upserts, deletes=deletes, **asdict(step))

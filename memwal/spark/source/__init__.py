@@ -6,7 +6,7 @@ A load of a snapshot is planned in :mod:`memwal.spark.source.scan_plan`, one of 
 
 An offset of a stream is a token, or a token, the next one, and how many units of the changes
 between them were read. Without ``fresh``, tokens are of flushed rows: a batch that Spark repeats
-has the same rows, after any later writes, except that deletes and moved rows may be told once more
+has the same rows, also after later writes, except that deletes and moved rows may be told once more
 if versions between its tokens were cleaned up. With ``fresh``, rows that were in a log may be newer
 when they are read again; the next batch has them too.
 

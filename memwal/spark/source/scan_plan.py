@@ -259,7 +259,7 @@ def plan_protected(
 def _plan(
     location: TableLocation, options: ReadOptions, columns: Collection[str] | None
 ) -> tuple[LoadPlan, BaseTable]:
-    # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
+    # In parentheses, Lance reads all of it; without, it ignores text after a whole predicate.
     predicate = parenthesize_filter(options.filter)
     version = options.tag if options.version is None else options.version
     if version is None:

@@ -2,9 +2,9 @@
 
 A lock is held for a few system calls. A process that is stopped in between holds it until it goes
 on, or ends. No process waits for that: after :data:`PATIENCE_SECONDS` the change is not made, and
-the caller gets an error. That is right with any later step of the holder, since nothing was changed
-without the lock: the state that it compared before its pause is still the same. A caller that only
-replaces a hint goes on without the lock.
+the caller gets an error. That is right for every later step of the holder, since nothing was
+changed without the lock: the state that it compared before its pause is still the same. A caller
+that only replaces a hint goes on without the lock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def lock_descriptor(descriptor: int, folder: str, *, exclusive: bool) -> Iterato
     try:
         yield
     finally:
-        # A process forked meanwhile shares the lock, and closing alone would leave it there.
+        # A process that was forked since shares the lock, and closing alone would leave it there.
         system.fcntl.flock(descriptor, system.fcntl.LOCK_UN)
 
 

@@ -63,8 +63,8 @@ class FolderSync:
     """Syncs folders again and again, and remembers the durable ones."""
 
     def __init__(self) -> None:
-        # By folder: when its last sync began, and what was durable when that ended. A value is
-        # replaced as a whole: no lock needed.
+        # By folder: when its last sync began, and the state that was durable when that ended. A
+        # value is replaced as a whole: no lock needed.
         self._synced: dict[str, tuple[ClockReading, frozenset[_FileState]]] = {}
 
     def sync(self, folder: str) -> None:

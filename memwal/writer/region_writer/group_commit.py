@@ -402,7 +402,7 @@ class GroupEntry:
             # Nothing is in the log, and later writes may find room.
             self.error = limit_error(error, "encoding an entry of the log")
         except BaseException as error:
-            # The group's writers wait for an answer, whatever went wrong.
+            # The group's writers wait for an answer, after any error.
             self.error = error
 
     def store(self) -> None:

@@ -253,7 +253,7 @@ class FailureLatch:
     def set(self, error: BaseException) -> None:
         """Record an error unless one is recorded already."""
         if self.error is None:
-            # A write that was fenced may be in the log. Those that it refuses are not.
+            # A write that was fenced may be in the log. Writes that it refuses are not.
             if type(error) is RegionFencedError:
                 error = RegionFencedError(str(error), not_logged=True)
             self.error = error if isinstance(error, MemWalError) else copy_error(error)

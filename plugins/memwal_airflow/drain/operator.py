@@ -109,7 +109,7 @@ class MemWalDrainOperator(BaseOperator):
     failed_task_id : str
         Id of the task behind this one that fails if a job failed. It is skipped otherwise.
     **kwargs
-        As of ``BaseOperator``; the tables are those whose policy names its ``pool``.
+        As of ``BaseOperator``; the tables are the ones whose policy names its ``pool``.
     """
 
     # Lets Airflow ask which of the tasks behind it such a task has chosen, as for a branch.

@@ -91,7 +91,8 @@ class DriverPod(RunningJob):
                 return
         lines: SimpleQueue[str | None] = SimpleQueue()
         # The provider waits for pods and logs without a check of the lease in between. The thread
-        # ends with the pod: whoever stops reading here, for example for a lost lease, deletes it.
+        # ends with the pod: a caller that stops reading here, for example for a lost lease, deletes
+        # it.
         threading.Thread(target=self._watch, args=(lines,), name=self.name, daemon=True).start()
         checked_at = time.monotonic()
         while True:

@@ -96,7 +96,7 @@ def open_target(
             )
         ) as catalog,
     ):
-        # A message about this catalog, which ends with the task, would not help anyone.
+        # A message about this catalog, which ends with the task, would not help any reader.
         logging.getLogger("alembic").setLevel(logging.WARNING)
         catalog.migrate()
         if not isinstance(policy, Policy):

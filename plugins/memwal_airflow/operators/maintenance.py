@@ -461,5 +461,6 @@ class MergeAndPlanOperator(MemWalMergeOperator):
             wanted = due.reason is not None or params.get("force") or params.get("dry_run")
             if wanted and includes(params, job):
                 followed.append(task_id)
-        # Airflow skips the tasks behind this one that are not in the list, whatever its own state.
+        # Airflow skips the tasks behind this one that are not in the list, independent of its own
+        # state.
         context["ti"].xcom_push(key=XCOM_SKIPMIXIN_KEY, value={XCOM_SKIPMIXIN_FOLLOWED: followed})

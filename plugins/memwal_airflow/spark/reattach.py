@@ -65,7 +65,7 @@ class EarlierTry:
         holder = f"{self.host}:{self.task.pid}"
         for lease in catalog.leases.list():
             if lease.holder == holder and lease.resource.startswith(job_resource(table, "")):
-                # The lease may have expired meanwhile, and another process may hold it.
+                # The lease may have expired since then, and another process may hold it.
                 with contextlib.suppress(ConflictError):
                     catalog.leases.release(lease.resource, token=lease.token)
 

@@ -111,7 +111,7 @@ class GenerationsMerged(SensorCondition):
     generations: Mapping[str, int] | None
     region_ids: list[str] | None = None  # Only of these regions, with ``generations=None``.
     # True if the generations existed when the wait started: a region without a backlog has merged
-    # them, whatever their numbers. False if they may still have to be written.
+    # them, independent of their numbers. False if they may still have to be written.
     existing: bool = False
 
     @property

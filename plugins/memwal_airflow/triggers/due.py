@@ -118,7 +118,7 @@ def active_runs(tables: Iterable[str]) -> set[str]:
     A request for each table, for a task or a thread of a trigger. Of a table whose asset was
     updated, and whose run the scheduler has not created yet, Airflow tells none.
     """
-    # The process that runs tasks or triggers has imported it; those that parse DAGs need not.
+    # The process that runs tasks or triggers has imported it; processes that parse DAGs need not.
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     states = ["queued", "running"]

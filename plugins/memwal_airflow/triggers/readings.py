@@ -222,7 +222,7 @@ class Watch:
         while True:
             async with table.lock:
                 age = clock() - table.ended_at
-                # A read that ended since this call is fresh enough, whatever the interval.
+                # A read that ended since this call is fresh enough, for every interval.
                 fresh = age < every or table.ended_at >= requested_at
                 outcome = table.outcome
                 is_new = table.number > self._seen

@@ -1,8 +1,9 @@
 """Authorization of the page, by Airflow's auth manager.
 
-Every route needs a user. Who may read the DAG of a table sees the table, and who may start runs of
-that DAG may start its jobs, also while Airflow has no such DAG: rights belong to its id. Where
-Airflow has teams, a table belongs to the team of its DAG, else to the team that its owner names.
+Every route needs a user. A user who may read the DAG of a table sees the table, and a user who may
+start runs of that DAG may start its jobs, also while Airflow has no such DAG: rights belong to its
+id. Where Airflow has teams, a table belongs to the team of its DAG, else to the team that its owner
+names.
 """
 
 from __future__ import annotations
