@@ -196,9 +196,9 @@ def needed_blob_files(
 ) -> dict[str, int]:
     """Return the files of blobs by key in the data set, and the bytes that each must have.
 
-    Those beside data files with a name in ``known`` are left out. One scan of the addresses of each
-    column with blobs, without the blobs. Fragments with data overlay files are left out: which of
-    their files an address belongs to is not known here.
+    Files of blobs beside data files with a name in ``known`` are left out. One scan of the
+    addresses of each column with blobs, without the blobs. Fragments with data overlay files are
+    left out: which of their files an address belongs to is not known here.
     """
     needed: dict[str, int] = {}
     ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}

@@ -8,10 +8,10 @@ conflict. Details of the MemWAL index that were read before would then silently 
 progress, and a merge would pass over progress that it did not know. A namespace client with managed
 versioning decides the version itself; :mod:`memwal.base_table.namespaces` has two kinds. A pinned
 one reports the version that was read as the latest, and creates the next version only by
-put-if-absent: any concurrent commit takes that name first, and our commit is refused. The other one
+put-if-absent: any concurrent commit takes that name first, and our commit is refused. The other way
 lets Lance rebase, but only onto versions that the caller accepts.
 
-A version appears only after the files that it adds were looked at: Lance drops some errors of its
+A version appears only after the files that it adds were checked: Lance drops some errors of its
 writes, and a commit that loses one raises LostWriteError. On a local disk they are synced as well,
 which Lance itself does not do: a machine that crashes could be left with a torn version that keeps
 the table from opening. Other stores are durable by themselves.

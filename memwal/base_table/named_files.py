@@ -135,7 +135,7 @@ def check_new_files(
     before: bytes | None = None,
     listed: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
-    """Look at the files that a manifest names and its predecessor ``before`` does not.
+    """Check the files that a manifest names and its predecessor ``before`` does not.
 
     For ``listed`` see :func:`find_bad_files`. Returns the manifest to commit, see
     :func:`_correct_segments`. Raises LostWriteError if one of the files, or the manifest itself,
@@ -262,7 +262,7 @@ def stored_blobs(location: TableLocation, manifest: bytes) -> dict[str, StoredOb
 
 
 def find_bad_external_files(location: TableLocation, manifest: bytes) -> list[BadFile]:
-    """Look at the data and deletion files of a version that are outside of the table."""
+    """Find bad data and deletion files of a version that are outside of the table."""
     found = []
     for file, outside in external_files(manifest):
         if file.index is None:
@@ -273,7 +273,7 @@ def find_bad_external_files(location: TableLocation, manifest: bytes) -> list[Ba
 
 
 def find_bad_index_files(base: BaseTable) -> list[BadFile]:
-    """Look at the files of the indexes of a version; each has the name of its index."""
+    """Find bad files of the indexes of a version; each has the name of its index."""
     manifest = read_table_manifest(base.location, base.version)
     files = [file for file in named_files(manifest) if file.index is not None]
     return find_bad_files(base.location.store, files)

@@ -1,6 +1,6 @@
 """Lance namespace clients that create a table's next version by put-if-absent.
 
-Before that, they look at the files that the version adds, and sync them. Every commit to the base
+Before that, they check the files that the version adds, and sync them. Every commit to the base
 table passes here: commits that Lance makes in one call (a merge records its progress only so), and
 commits of uncommitted parts.
 

@@ -236,9 +236,9 @@ class History(RunHistory):
         return sample
 
     def record_seen(self, tables: Collection[str]) -> None:
-        """Record that ``tables`` were looked at now, and are as their newest samples say.
+        """Record that ``tables`` were polled now, and are as their newest samples say.
 
-        One statement for all of them. A table without a sample is left out.
+        One statement for all tables. A table without a sample is left out.
         """
         names = sa.select(ManagedTableRow.name).where(ManagedTableRow.name.in_(tables)).cte("names")
         newest = (

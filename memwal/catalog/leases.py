@@ -242,8 +242,8 @@ class Leases:
             Name of the holder, for messages: by default machine and process.
         ttl : float or timedelta, default 60 s
             How long the lease lasts after the last renewal; it is renewed after every third of this
-            time. After a crash others wait so long; a pause or a database outage that is longer
-            loses the lease. At least 0.3 s.
+            time. After a crash other processes wait for this time; a pause or a database outage
+            that is longer loses the lease. At least 0.3 s.
         wait : float or timedelta, optional
             How long to wait while another process holds the lease. None does not wait.
 

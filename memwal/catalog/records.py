@@ -242,8 +242,7 @@ class BacklogSample:
     reclaimable_bytes: int | None = None
     """Bytes in memory of generations that only retention keeps."""
     seen_at: datetime | None = None
-    """When a process last looked at the table later, and found it unchanged, in UTC; None if none
-    did."""
+    """Time of the last poll that found the table unchanged, in UTC; None without such a poll."""
 
     @property
     def known_at(self) -> datetime:

@@ -47,7 +47,7 @@ class TableFigures:
 
     @property
     def status_age(self) -> float:
-        """Seconds since the table was looked at, or since it was registered."""
+        """Seconds since the table was polled, or since it was registered."""
         latest = self.overview.backlog
         return self.since(self.table.created_at if latest is None else latest.known_at)
 

@@ -184,9 +184,9 @@ def _backlog_reasons(
 def _unwatched_reasons(
     table: ManagedTable, sample: BacklogSample | None, now: datetime
 ) -> Iterator[HealthReason]:
-    """Yield why nothing tells whether the table is well, unless it was looked at recently enough.
+    """Yield why the state of the table is unknown, unless it was polled recently enough.
 
-    A table that could not be looked at fails, which is another state.
+    A table that could not be read fails, which is another state.
     """
     if sample is None:
         yield _reason(Health.UNWATCHED, "its status has not been read yet", table.created_at)

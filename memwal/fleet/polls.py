@@ -206,12 +206,12 @@ class TablePolls:
     A table with the schedule ``@due`` is polled every ``poll_seconds``, others by their schedules.
     Polls run in threads, and no call waits for one, so that a slow table delays no other. A table
     that cannot be read is recorded as failing in the catalog, and polled again after the pause that
-    the catalog tells. The catalog is also told which tables were looked at, by one statement for
-    all of them.
+    the catalog tells. The catalog also records which tables were polled, by one statement for all
+    tables.
 
     The first polls after a start are of the tables that were due by the catalog, the longest first,
-    and of the tables without a sample. The others follow within the ``idle_poll_seconds`` of their
-    policies.
+    and of the tables without a sample. Polls of the other tables follow within the
+    ``idle_poll_seconds`` of their policies.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ class TablePolls:
         await self._start([poll for poll in polls if self._may_start(poll)])
 
     async def wait(self, seconds: float) -> None:
-        """Wait until there is a result of a poll, at most so long."""
+        """Wait until there is a result of a poll, at most ``seconds``."""
         running = list(self.running.values())
         if self._results:
             return
@@ -372,7 +372,7 @@ class TablePolls:
         self._polls = {name: self._polls[name] for name in ordered}
 
     async def _record_looks(self) -> None:
-        """Tell the catalog from time to time which tables were looked at and have not changed."""
+        """Record in the catalog from time to time which tables were polled and have not changed."""
         now = time.monotonic()
         if now < self._next_record:
             return

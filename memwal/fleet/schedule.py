@@ -51,9 +51,9 @@ def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime
 def interval_seconds(schedule: str | float | None) -> float | None:
     """Return the longest interval between two surveys in seconds; None without a schedule.
 
-    With ``@due`` it is :data:`~memwal.jobs.policy.SEEN_SECONDS`.
-    A cron expression that omits weekdays counts as a week. One that names days of the month counts
-    as a month of 31 days, and one that omits months as twelve of these. Raises as :func:`is_due`.
+    With ``@due`` it is :data:`~memwal.jobs.policy.SEEN_SECONDS`. A cron expression that omits
+    weekdays counts as a week. An expression that names days of the month counts as a month of 31
+    days, and one that omits months as twelve such months. Raises as :func:`is_due`.
     """
     if schedule is None or not isinstance(schedule, str):
         return schedule

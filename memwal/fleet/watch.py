@@ -3,12 +3,12 @@
 A full status of a table costs several requests for each region. A table that is idle needs none of
 it: a poll needs to know whether the base table, a manifest or the log has changed since the status
 was read. On local disks the times of the folders tell, without opening anything. On an object
-store, a look is two requests: for the trace that each commit of a region's manifest by memwal is
+store, a poll is two requests: for the trace that each commit of a region's manifest by memwal is
 followed by (:mod:`memwal.region.change_trace`), and for the next version of the base table. Values
 that depend on time alone (ages, schedules) follow from the status that was read before, and from
 the clock.
 
-The longer nothing changes in an object store, the longer the pauses between two looks: a tenth of
+The longer nothing changes in an object store, the longer the pauses between two polls: a tenth of
 the time since the last change, at least the policy's ``poll_seconds`` and at most its
 ``idle_poll_seconds``.
 

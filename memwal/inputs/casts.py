@@ -49,7 +49,7 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
     - Numbers become other numbers if the value is the same; only floats are rounded to floats.
     - A timestamp without a time zone is UTC, as for Arrow: in a column with a time zone it is that
-      instant. One with a time zone does not go into a column without.
+      instant. A timestamp with a time zone does not go into a column without.
     - Dates become timestamps at midnight, and back; other units of time must be exact.
     - Texts, binary data and lists change their layout; lists of a fixed size need that length.
     - Structs have the same fields, in any order.

@@ -12,7 +12,7 @@ or they are larger than ``foreign_claim_bytes``: then the oldest go.
 
 The generations that the newest manifest names are all that such a writer may need: the others were
 dropped before the claim, since a drop is refused if the region was claimed after the claim was
-looked at. A claim that is under way, without its fence, counts as another client's.
+read. A claim that is under way, without its fence, counts as another client's.
 """
 
 from __future__ import annotations

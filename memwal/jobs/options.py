@@ -250,8 +250,8 @@ class TableCheckpointOptions(CheckpointOptions):
     Attributes
     ----------
     flush : bool
-        Whether the writers of this table that are open in this process are flushed first. Those of
-        other processes are not.
+        Whether the writers of this table that are open in this process are flushed first. Writers
+        of other processes are not flushed.
     """
 
     flush: bool = True

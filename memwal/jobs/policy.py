@@ -39,7 +39,7 @@ WHEN_DUE: Final = "@due"
 """Schedule of a table whose runs start when something is due."""
 
 SEEN_SECONDS: Final = 600.0
-"""Pause after which the catalog is told again that a table was looked at and has not changed."""
+"""Pause after which the catalog records again that a table was polled and has not changed."""
 
 _PRESETS = frozenset({WHEN_DUE, "@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")

@@ -147,11 +147,11 @@ class TableStatus(JsonRecord):
     version: int
     """Version of the base table."""
     regions: tuple[RegionBacklog, ...]
-    """One for each region that was read."""
+    """Backlog of each region that was read."""
     indexes: tuple[IndexLag, ...]
-    """One for each maintained index, then one for each other that index builds extend."""
+    """Lag of each maintained index, then of each other index that index builds extend."""
     consumers: tuple[ConsumerStatus, ...] = ()
-    """One for each consumer, by name; empty when only some regions were read."""
+    """Status of each consumer, by name; empty when only some regions were read."""
     unwritten_regions: int = 0
     """Regions that the region spec knows in advance and that nothing was written to yet; 0 if that
     depends on the rows, or when only some regions were read."""

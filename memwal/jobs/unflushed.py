@@ -123,7 +123,7 @@ def has_no_writer(
 def is_unchanged(
     store: ObjectStore, manifest: RegionManifest, written: datetime, *, seconds: float, now: float
 ) -> bool:
-    """Return whether unflushed rows and the newest version of the manifest are at least so old."""
+    """Return whether unflushed rows and the newest manifest are at least ``seconds`` old."""
     if now - written.timestamp() < seconds:
         return False
     info = store.head(manifest_key(manifest.region_id, manifest.version))

@@ -139,7 +139,7 @@ def find_index(
     """Find an index over exactly one column, of a kind that ``accepts`` returns True for.
 
     Of several, the first by its place in ``preferred`` is taken, then by name. The maintained
-    indexes of a table are such a list. One that cannot be read is taken only if there is no other.
+    indexes of a table are such a list. An unreadable index is taken only if there is no other.
     """
     ranks = {name: rank for rank, name in reversed(list(enumerate(preferred)))}
     candidates = (

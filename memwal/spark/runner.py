@@ -144,7 +144,7 @@ def _run_in_context(
 def connect_runner(url: str, *, name: str) -> TaskRunner:
     """Return a runner that runs every task in a session of a Spark Connect server.
 
-    The session is looked for at each call: a server that was started again, or that closed the
+    The session is found anew at each call: a server that was started again, or that closed the
     session while nothing ran, is no failure of the next job. Any thread may call the runner.
 
     Parameters

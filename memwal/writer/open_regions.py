@@ -307,12 +307,12 @@ class OpenRegions:
     ) -> bool:
         """Return whether a failed write of a writer that was given up has to be written again.
 
-        A write that may be in the log is looked for there after the region was claimed back, when
+        A write that may be in the log is searched there after the region was claimed back, when
         nothing can be added to its position any more. If it was replayed, it succeeded. If it is
         not in the log, it is written again. If the log does not tell, it keeps its error: written
-        again, it might bring an older row back over one that was written in between. A process
-        that dies in between has acknowledged nothing. Steps are always repeated: the log knows
-        which ones it has.
+        again, it might bring an older row back over one that was written in between. A process that
+        dies in between has acknowledged nothing. Steps are always repeated: the log knows which
+        ones it has.
         """
         if write.error is None or not self._is_given_up(writer, write.error, deadline):
             return False
@@ -486,9 +486,9 @@ class OpenRegions:
         """Check that no other client made a region for the rows of a region made just now.
 
         Two clients may make regions for the same rows at the same time, each by a name of its own.
-        Both look for others after that and before they acknowledge rows, so that the later one
-        finds the region of the earlier one. A client that does not look, such as pylance, may still
-        come later: the next writer, ``verify`` and the merge notice it.
+        Both check for other regions after that and before they acknowledge rows, so that the later
+        one finds the region of the earlier one. A client that does not check, such as pylance, may
+        still come later: the next writer, ``verify`` and the merge notice it.
 
         The region has no rows and is sealed, so that the next writer finds one region. If the
         process dies before, that writer finds two, and refuses; ``memwal retire-region`` decides.

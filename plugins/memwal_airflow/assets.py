@@ -34,7 +34,7 @@ def watched_asset(shard: int, *, shards: int, drained: bool = False) -> Asset:
 
 
 def unwatched_asset() -> Asset:
-    """Return the asset by which the fleet DAG starts due tables that no triggerer looks at.
+    """Return the asset by which the fleet DAG starts due tables that no triggerer polls.
 
     Its events are as those of :func:`watched_asset`.
     """

@@ -33,7 +33,7 @@ ACTIVE_RUNS = 16
 tasks run one after the other: each sees the runs that the one before has started."""
 
 RECENT = timedelta(minutes=10)
-"""Runs of jobs that started so long before an event, or later, may have served it."""
+"""Runs of jobs that started at most this long before an event, or later, may have served it."""
 
 _MAX_RUNS = 10_000
 

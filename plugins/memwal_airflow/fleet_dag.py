@@ -145,9 +145,9 @@ def register_folder(uri: str) -> list[str]:
 def start_unwatched(*, drained: bool, outlet_events: Any = None) -> list[str]:
     """Start due tables that no triggerer starts; return their names.
 
-    No triggerer looks at these tables, or one announces them in vain, and no run of them is active.
-    A triggerer records every few minutes which tables it looked at. The status that is read here is
-    not stored: the health of a table that is not due goes on to say that no triggerer polls it.
+    No triggerer polls these tables, or one announces them in vain, and no run of them is active. A
+    triggerer records every few minutes which tables it polled. The status that is read here is not
+    stored: the health of a table that is not due goes on to say that no triggerer polls it.
     """
     from memwal.fleet.tables import survey
 
@@ -196,7 +196,7 @@ def start_unwatched(*, drained: bool, outlet_events: Any = None) -> list[str]:
 
 
 def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[ManagedTable]:
-    """Return the tables that start when due, and that no process has looked at recently."""
+    """Return the tables that start when due, and that no process has polled recently."""
     seen = {sample.table: sample.known_at for sample in catalog.latest_samples()}
     return [
         table

@@ -171,7 +171,7 @@ class GcTask:
 
 
 def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> CollectionTally:
-    """Collect the task's regions in parallel. One that cannot be read is reported and skipped.
+    """Collect the task's regions in parallel. An unreadable region is reported and skipped.
 
     ``guard`` is called before each group of regions. Raises MemWalError if tags or branches changed
     and the pins cannot be read again.

@@ -16,11 +16,11 @@ it are kept too: of a version that is gone, a feed cannot tell which rows a comp
 
 The state of tags and branches is read first, so that a change during the read is noticed later.
 
-Tags and branches that cannot be followed do not stop a collection. A damaged one may be of any
-stored version, and pins the generations of each of them. One whose version cannot be read pins the
-generations of the newest readable version before it. If there is no such version, a tag pins the
-generations of the next version, which its own version pinned too, and no reader can read its own; a
-branch, which can still be read, pins everything.
+Tags and branches that cannot be followed do not stop a collection. A damaged tag or branch may be
+of any stored version, and pins the generations of each of them. A tag or branch whose version
+cannot be read pins the generations of the newest readable version before it. If there is no such
+version, a tag pins the generations of the next version, which its own version pinned too, and no
+reader can read its own; a branch, which can still be read, pins everything.
 """
 
 from __future__ import annotations

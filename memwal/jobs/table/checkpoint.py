@@ -2,7 +2,7 @@
 
 The index build covers all rows of the base table, also rows that were appended to it directly.
 
-Rows that dead writers left in the log are flushed before that. Those of writers that may be alive
+Rows that dead writers left in the log are flushed before that. Rows of writers that may be alive
 are not, and the result tells how many regions have such rows.
 """
 

@@ -16,10 +16,10 @@ then reads the regions' manifests. From then on the tag keeps everything that th
 that the version lacks. In the other order, a manifest could be older than the merge progress of the
 base table, and the copy would take the generations that it flushes next for merged.
 
-At the target, the manifest of the base table is written last and by put-if-absent, after every object
-was looked at: there, as long as the original, and with the end that a file of Lance must have. A copy
-that died is therefore not a table; a second copy to the same address is refused until the rest is
-deleted.
+At the target, the manifest of the base table is written last and by put-if-absent, after every
+object was checked: there, as long as the original, and with the end that a file of Lance must have.
+A copy that died is therefore not a table; a second copy to the same address is refused until the
+rest is deleted.
 
 | step | dies after it | pauses before it, however long |
 |---|---|---|
@@ -96,7 +96,7 @@ _TASK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Copy some objects of a table, and look at the copies."""
+    """Copy some objects of a table, and check the copies."""
 
     location: TableLocation
     target: TableLocation
@@ -299,7 +299,7 @@ def _log_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
 
 
 def run_copy_task(task: CopyTask, *, meter: Meter = NO_METER) -> int:
-    """Copy the objects of a task, look at the copies, and return their bytes.
+    """Copy the objects of a task, check the copies, and return their bytes.
 
     Safe to repeat, also beside itself and after the copy is complete.
     """

@@ -2,12 +2,11 @@
 
 All files go into a folder with a random name that no manifest lists yet. An attempt that dies
 leaves only an orphan, which the garbage collector deletes. The bloom filter is written last. After
-it, every file is looked at, and dictionaries are decoded, see
-:mod:`memwal.base_table.named_files`. If a file was not written whole, the attempt fails, and the
-next one writes into another folder; until one succeeds, the rows stay in the log. If a file is
-gone, this process was paused for so long that the garbage collector took the folder for an orphan,
-and the generation is written again. The fields of the table have the ids of the base table's
-fields.
+it, every file is checked, and dictionaries are decoded, see :mod:`memwal.base_table.named_files`.
+If a file was not written whole, the attempt fails, and the next one writes into another folder;
+until one succeeds, the rows stay in the log. If a file is gone, this process was paused for so long
+that the garbage collector took the folder for an orphan, and the generation is written again. The
+fields of the table have the ids of the base table's fields.
 """
 
 from __future__ import annotations

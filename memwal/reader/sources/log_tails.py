@@ -40,7 +40,7 @@ class PositionNotReachedError(Exception):
 
 
 class OldManifestError(Exception):
-    """A manifest that was not looked at again is not the newest one."""
+    """A manifest that was not checked again is not the newest one."""
 
 
 def read_tails(
@@ -59,7 +59,7 @@ def read_tails(
     entries were collected during the read, ObjectNotFoundError is raised, and the caller begins
     again.
 
-    Afterwards each manifest is looked at once more. If it is still the newest, then nothing was
+    Afterwards each manifest is checked once more. If it is still the newest, then nothing was
     flushed since it was read, and the end of a log that was found is its end. If it is not, an
     entry that was not found may have been flushed and collected: the log is listed, which shows a
     gap then, since the newest entry of a log stays. With ``unchecked`` manifests, which this

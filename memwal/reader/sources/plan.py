@@ -215,8 +215,8 @@ def plan_read(
     acknowledged. Where another writer has claimed since, the log is read in place of the MemTables:
     they may have rows that never got into it, and numbers beyond the generation of newer rows.
 
-    Only generations of ``regions`` matter. Those in which no row can pass the ``filter`` are left
-    out, and so are generations that have none of the ``keys``, as far as this process knows.
+    Only generations of ``regions`` matter. Generations in which no row can pass the ``filter`` are
+    left out, and so are generations that have none of the ``keys``, as far as this process knows.
     ``keys`` and ``reuse`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
     TableSetupError: no table, or regions in a table on which MemWAL is not enabled.

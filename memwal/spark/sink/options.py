@@ -50,7 +50,7 @@ class WriteOptions:
     """Treatment of a stream, or a data frame of ``foreachBatch``, whose ``source`` has batches of a
     query with another checkpoint. ``new`` writes all batches, and refuses those of the earlier
     query. ``continue`` takes the batches up to the newest recorded number for written, without a
-    look at their rows: for a checkpoint whose numbers were carried over. By default this is an
+    check of their rows: for a checkpoint whose numbers were carried over. By default this is an
     error.
     """
     storage_options_file: Path | None = None

@@ -18,8 +18,8 @@ from memwal.spark.sink.writers import TaskRows, commit_step, parts_of, query_of_
 class MemWalStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """Writer of a streaming query: each batch is a step.
 
-    Spark makes one for each batch and another one for its commit, which only the messages tell of
-    the query.
+    Spark makes a writer for each batch and another writer for its commit, which knows the query
+    only from the messages.
     """
 
     def __init__(self, plan: WritePlan) -> None:

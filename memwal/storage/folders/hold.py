@@ -186,8 +186,8 @@ _lock = threading.Lock()
 def _opened(folder: str, identity: FolderIdentity) -> _OpenFolder | None:
     """Return the held folder, open; None if another one is at its path.
 
-    Those used last stay open, up to a number: to open a folder for each write takes as long as a
-    tenth of a write without fsync. Two threads that miss the same one both open it.
+    The folders that were used last stay open, up to a number: to open a folder for each write takes
+    as long as a tenth of a write without fsync. Two threads that miss the same one both open it.
     """
     key = (folder, identity)
     with _lock:

@@ -2,7 +2,7 @@
 
 While the folder of a table is moved (``mv``) and moved back, or its disk is not mounted, nothing is
 found below its path. A missing file must not be read as absence: the reader would stop before the
-end of the log, report an empty region, or drop a pin. So a path that was not found is looked at
+end of the log, report an empty region, or drop a pin. So a path that was not found is looked up
 once more, relative to the folder of the table, which is open during that look. Moves of the folder
 at each moment:
 

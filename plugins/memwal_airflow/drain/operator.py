@@ -5,8 +5,8 @@ State that a process leaves behind if it is killed, or paused for long, at any m
 - Before a job: nothing. The retry, or the run of the next announcement, begins anew with the jobs
   that are due by then.
 - In a job: its lease, for a minute, and a run that becomes ``abandoned``. The table counts as
-  served for so long, is due after it, and is announced again. Commits of the job stay; a process
-  that wakes up later checks its lease before the next commit.
+  served for this minute, is due after it, and is announced again. Commits of the job stay; a
+  process that wakes up later checks its lease before the next commit.
 - Between a job and the end of the task: the updates of the assets. They follow from the runs of
   this task in the catalog, so that the retry makes them.
 - After the end of the task: nothing.

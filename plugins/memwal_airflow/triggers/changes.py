@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Every process that parses a DAG with such an asset imports this module: reads import the rest.
 
 POLL_SECONDS = 30.0
-"""Pause between two looks at the consumer's token and at the table."""
+"""Pause between two polls of the consumer's token and of the table."""
 
 REPEAT_SECONDS = 600.0
 """Pause after which changes are told again that the consumer has not committed."""
@@ -40,7 +40,7 @@ class TableChangedTrigger(BaseEventTrigger):
 
     To count the rows, the triggerer reads the keys of all changes before each event, and no other
     column: some 0.2 s of a processor and 90 MB for a million changed rows that are not merged.
-    Between events, a look costs a read of the consumer's state, and a feed without changes if
+    Between events, a poll costs a read of the consumer's state, and a feed without changes if
     everything is committed.
 
     It holds no lease, claims nothing and stores nothing. A triggerer that wakes from a pause may

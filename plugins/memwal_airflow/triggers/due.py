@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Every process that parses the DAGs imports this module; only the triggerer imports the polls.
 
 POLL_SECONDS = 1.0
-"""Pause between two polls of all tables; each table has its own pause between looks at it."""
+"""Pause between two polls of all tables; each table has its own pause between its polls."""
 
 EVENT_SECONDS = 5.0
 """Shortest pause between two events: each starts a run, and so a process."""

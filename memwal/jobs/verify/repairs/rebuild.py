@@ -2,8 +2,8 @@
 
 Its rows are those of the log entries over which its flush advanced ``replay_after``: between the
 value in the manifest version that named it first, and the value in the version before. The
-collector keeps both versions as long as it keeps the entries. Of these entries, those of earlier
-generations are skipped, as in a replay. Those of later generations are not: a replay may have
+collector keeps both versions as long as it keeps the entries. Of these entries, entries of earlier
+generations are skipped, as in a replay. Entries of later generations are not: a replay may have
 flushed them with it; and if a writer flushed them as their own generation, that one is newer and
 wins.
 
