@@ -14,7 +14,7 @@ from random import Random
 
 import lance
 import pyarrow as pa
-from histories.plain import BATCH, BrokenPromise, Notes, noted, play, rows_of
+from histories.plain import BATCH, BrokenPromise, Notes, check_batches, noted, play, rows_of
 
 import memwal
 from memwal.region.router import Router
@@ -109,7 +109,7 @@ def _verify(table: memwal.Table) -> None:
 
 def check(folder: Path, *, exactly: bool = False) -> None:
     """Compare what readers see with the notes; ``exactly`` if all is in the base table."""
-    done = noted(folder)["add"]
+    done = noted(folder)
     table = memwal.open(folder / "t.lance")
     readers = {
         "fresh": table.fresh(),
@@ -119,17 +119,8 @@ def check(folder: Path, *, exactly: bool = False) -> None:
     }
     for name, queries in readers.items():
         ids = queries.scan(columns=["id"]).to_table().column("id").to_pylist()
-        if len(ids) != len(set(ids)):
-            twice = [number for number, count in Counter(ids).items() if count > 1]
-            raise BrokenPromise(f"{name}: {len(twice)} rows are there twice: {sorted(twice)[:3]}")
-        seen = set(ids)
-        firsts = {number - number % BATCH for number in seen}
-        if len(seen) != BATCH * len(firsts):
-            raise BrokenPromise(f"{name}: a part of an append is there")
-        if (name == "fresh" or exactly) and (lost := done - firsts):
-            raise BrokenPromise(f"{name}: acknowledged rows were lost: {sorted(lost)[:3]}")
-        if invented := firsts - noted(folder, "begin")["add"]:
-            raise BrokenPromise(f"{name}: rows that nobody wrote: {sorted(invented)[:3]}")
+        complete = name == "fresh" or exactly
+        check_batches(name, ids, done, noted(folder, "begin"), complete=complete)
 
 
 def create(folder: Path) -> None:

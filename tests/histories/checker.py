@@ -3,8 +3,9 @@
 Each key is looked at by itself. A read comes after what was before it as far as it sees: a strong
 one after everything that had ended; one of what is flushed after what had ended before a flush
 that was over when it began, and after other such reads; one of the base table after what was
-flushed before a checkpoint, and after other reads of the base table. So if a key never goes back
-and is never older than its bound, its reads and writes have an order: :mod:`histories.register`.
+flushed before a checkpoint, and after other reads of the base table. What each read may show is
+known by :mod:`support.oracles.truth`. So if a key never goes back and is never older than its
+bound, its reads and writes have an order: :mod:`histories.register`.
 """
 
 import math
@@ -14,9 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from histories.events import NEVER, UNKNOWN, Bound, History, Key, Level, Read, Write
+from histories.events import NEVER, UNKNOWN, Bound, History, Key, Level, Read
 from histories.register import Step, can_be_ordered
-from histories.smallest import smallest
+from histories.smallest import Event, smallest
+from support.oracles.truth import Write, may_show
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Verdict:
 
     key: Key
     what: str
-    events: tuple[Read | Write, ...]
+    events: tuple[Event, ...]
     words: str
 
     def __str__(self) -> str:
@@ -45,7 +47,7 @@ class Verdict:
 
 def check(history: History) -> list[Verdict]:
     """Check every key; an empty list says that nothing is wrong."""
-    writes: dict[Key, list[Write]] = defaultdict(list)
+    writes: dict[Key, list[Write[int]]] = defaultdict(list)
     reads: dict[Key, list[Read]] = defaultdict(list)
     for write in history.writes:
         writes[write.key].append(write)
@@ -61,21 +63,14 @@ def check(history: History) -> list[Verdict]:
 
 
 def _check_key(
-    key: Key, writes: Sequence[Write], reads: Sequence[Read], bounds: Sequence[Bound]
+    key: Key, writes: Sequence[Write[int]], reads: Sequence[Read], bounds: Sequence[Bound]
 ) -> Verdict | None:
     written = {write.value: write for write in writes if write.value is not None}
     assert len(written) == sum(write.value is not None for write in writes), "values are not unique"
-    for read in reads:
-        if read.value is not None:
-            write = written.get(read.value)
-            if write is None:
-                return _verdict(key, "a value that was never written", [read])
-            if read.end < write.begin:
-                return _verdict(key, "a value that was not written yet", [read, write])
     flushed = _Bounds(bound for bound in bounds if bound.level == Level.FLUSHED)
     merged = _Bounds(bound for bound in bounds if bound.level == Level.MERGED)
 
-    def step(event: Read | Write) -> Step:
+    def step(event: Event) -> Step:
         if isinstance(event, Write):
             after = (event.begin,) * 3
             return Step(False, event.value, event.begin, event.end, Level.STRONG, after, event.sure)
@@ -88,10 +83,21 @@ def _check_key(
         return Step(True, event.value, event.begin, end, event.farthest, after)
 
     steps = {event: step(event) for event in (*writes, *reads)}
+
+    def verdict(wrong: Iterable[Event]) -> Verdict:
+        events = sorted(wrong, key=lambda event: event.begin)
+        bounds = dict.fromkeys(_between(events, flushed, merged))
+        return _verdict(key, _name(events, steps), events, [*bounds])
+
+    for read in reads:
+        seen = [w for w in writes if w.sure and w.end < steps[read].after[Level.STRONG]]
+        if read.value not in may_show(writes, seen, until=read.end):
+            newest = sorted(seen, key=lambda write: write.begin)[-1:]
+            return verdict({read, *newest, *filter(None, [written.get(read.value)])})
     if can_be_ordered(steps.values()):
         return None
 
-    def is_wrong(kept: Iterable[Read | Write]) -> bool:
+    def is_wrong(kept: Iterable[Event]) -> bool:
         chosen = set(kept)
         # What took away a row for certain took it away perhaps, where it is left out.
         return not can_be_ordered(
@@ -100,9 +106,7 @@ def _check_key(
             if event in chosen or (isinstance(event, Write) and event.value is None)
         )
 
-    events = sorted(smallest(steps, is_wrong, written), key=lambda event: event.begin)
-    bounds = dict.fromkeys(_between(events, flushed, merged))
-    return _verdict(key, _name(events, steps), events, [*bounds])
+    return verdict(smallest(steps, is_wrong, written))
 
 
 class _Bounds:
@@ -137,7 +141,7 @@ def _seen_by(read: Read, flushed: _Bounds, merged: _Bounds) -> tuple[float, floa
     return max(flushed.before(then), flushed.before(in_base)), seen, seen
 
 
-def _between(events: Sequence[Read | Write], flushed: _Bounds, merged: _Bounds) -> Iterator[Bound]:
+def _between(events: Sequence[Event], flushed: _Bounds, merged: _Bounds) -> Iterator[Bound]:
     """Why others come before what was read from afar."""
     for read in events:
         if isinstance(read, Read) and read.level != Level.STRONG:
@@ -149,12 +153,18 @@ def _between(events: Sequence[Read | Write], flushed: _Bounds, merged: _Bounds) 
                     yield bound
 
 
-def _name(events: Sequence[Read | Write], steps: dict[Read | Write, Step]) -> str:
+def _name(events: Sequence[Event], steps: dict[Event, Step]) -> str:
     """What people call it, told by the last read."""
     last = max((e for e in events if isinstance(e, Read)), key=lambda read: read.begin)
     others = [e for e in events if e is not last]
+    if last.value is not None:
+        begun = [e.begin for e in others if isinstance(e, Write) and e.value == last.value]
+        if not begun:
+            return "a value that was never written"
+        if begun[0] > last.end:
+            return "a value that was not written yet"
 
-    def is_before(one: Read | Write, other: Read | Write) -> bool:
+    def is_before(one: Event, other: Event) -> bool:
         return steps[one].end < steps[other].after[steps[one].level]
 
     shown = [e for e in others if isinstance(e, Read) and e.value != last.value]
@@ -178,9 +188,7 @@ _LEVELS = {
 }
 
 
-def _verdict(
-    key: Key, what: str, events: Sequence[Read | Write], bounds: Sequence[Bound] = ()
-) -> Verdict:
+def _verdict(key: Key, what: str, events: Sequence[Event], bounds: Sequence[Bound]) -> Verdict:
     start = min(event.begin for event in events)
     lines = [f"key {key}: {what}. These cannot all have happened:"]
     lines += [
@@ -190,7 +198,7 @@ def _verdict(
     return Verdict(key, what, tuple(events), "\n".join(lines))
 
 
-def _told(event: Read | Write | Bound) -> str:
+def _told(event: Event | Bound) -> str:
     if isinstance(event, Bound):
         done = "flushes" if event.level == Level.FLUSHED else "merges"
         return f"{event.who} {done} what was there before"

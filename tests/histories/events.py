@@ -19,6 +19,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from support.oracles.truth import Truth, Write
+
 Key = int
 Value = int | None
 """Of a key; None: there is no row."""
@@ -34,29 +36,6 @@ class Level(IntEnum):
     STRONG = 0
     FLUSHED = 1
     MERGED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A row was written, or deleted, or nobody knows.
-
-    Attributes
-    ----------
-    who : str
-    key : int
-    value : int or None
-        Unique among all writes of the key; None for a delete.
-    begin, end : float
-    sure : bool
-        Whether it was acknowledged. If not, it may take place until ``end``, or never.
-    """
-
-    who: str
-    key: Key
-    value: Value
-    begin: float
-    end: float = UNKNOWN
-    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +82,9 @@ class Bound:
 
 @dataclass(slots=True)
 class History:
-    """What happened to a table."""
+    """What happened to a table. Each value is written to a key once at most."""
 
-    writes: list[Write] = field(default_factory=list)
+    writes: list[Write[int]] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
 
@@ -197,42 +176,26 @@ class Records:
 def read_records(folder: Path) -> Records:
     """Read what the processes wrote, a file each, whose name is theirs."""
     found = Records()
-    claims: list[tuple[Key, int, float]] = []
-    open_writes: list[tuple[Write, int]] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        _read_process(path.stem, _lines(path), found, claims, open_writes)
-    found.history.writes += _ended_by_claims(open_writes, claims)
-    return found
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open() as file:
-        for line in file:
-            yield json.loads(line)
-
-
-def _read_process(
-    who: str,
-    lines: Iterable[dict[str, Any]],
-    found: Records,
-    claims: list[tuple[Key, int, float]],
-    open_writes: list[tuple[Write, int]],
-) -> None:
     history = found.history
-    calls: dict[int, dict[str, Any]] = {}
-    for line in lines:
+    # A claim tells of its own keys.
+    truth: Truth[int] = Truth(lambda key: key)
+    calls: dict[tuple[str, int], dict[Key, list[Write[int]]]] = {}
+    for who, line in sorted(_lines(folder), key=lambda one: one[1]["at"]):
+        at = line["at"]
         match line["kind"]:
             case "write":
-                calls[line["call"]] = line
+                epochs = dict(line["epochs"])
+                calls[who, line["call"]] = {
+                    key: truth.begin({key: value}, at, epoch=epochs[key], who=who)
+                    for key, value in line["rows"]
+                }
             case "written":
-                call = calls[line["call"]]
-                rows = dict(call["rows"])
+                call = calls[who, line["call"]]
                 for key in line["done"]:
-                    history.writes.append(Write(who, key, rows[key], call["at"], line["at"]))
-                for key in (*line["done"], *line["refused"]):
-                    del rows[key]
-                call["rows"] = list(rows.items())
-                found.calls += not rows and not line["refused"]
+                    truth.acknowledge(call[key], at)
+                for key in line["refused"]:
+                    truth.refuse(call[key])
+                found.calls += call.keys() == set(line["done"])
             case "read":
                 history.reads += [
                     Read(
@@ -248,34 +211,23 @@ def _read_process(
                     for key, value, level, farthest in line["rows"]
                 ]
             case "claimed":
-                claims += [(key, epoch, line["at"]) for key, epoch in line["epochs"]]
+                for key, epoch in line["epochs"]:
+                    truth.fence(key, epoch, at)
             case "bound":
                 keys = None if line["keys"] is None else frozenset(line["keys"])
-                bound = Bound(who, Level(line["level"]), line["begin"], line["at"], keys)
-                history.bounds.append(bound)
+                history.bounds.append(Bound(who, Level(line["level"]), line["begin"], at, keys))
             case "failed":
                 found.failures.append((who, line["what"], line["error"], line["words"]))
             case "job":
                 found.jobs[line["what"]] += 1
             case "wrong":
                 found.wrong.append(f"{who}: {line['words']}")
-    for call in calls.values():
-        epochs = dict(call["epochs"])
-        open_writes += [
-            (Write(who, key, value, call["at"], sure=False), epochs[key])
-            for key, value in call["rows"]
-        ]
+    history.writes = truth.writes
+    return found
 
 
-def _ended_by_claims(
-    writes: Iterable[tuple[Write, int]], claims: Iterable[tuple[Key, int, float]]
-) -> Iterator[Write]:
-    """Writes of unknown outcome, each until the first claim of its region by somebody else."""
-    by_key: dict[Key, list[tuple[int, float]]] = {}
-    for key, epoch, at in claims:
-        by_key.setdefault(key, []).append((epoch, at))
-    for write, epoch in writes:
-        later = (at for other, at in by_key.get(write.key, ()) if other > epoch)
-        yield Write(
-            write.who, write.key, write.value, write.begin, min(later, default=UNKNOWN), sure=False
-        )
+def _lines(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open() as file:
+            for line in file:
+                yield path.stem, json.loads(line)

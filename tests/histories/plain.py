@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ import lance
 import lancedb
 import numpy as np
 import pyarrow as pa
+from support.oracles.truth import Truth
 
 import memwal
 from memwal.errors import MemWalError
@@ -152,23 +153,11 @@ def check(folder: Path, *, exactly: bool) -> None:
         )
     begun = noted(folder, "begin")
     for name, found in by_reader.items():
-        ids = found.column("id").to_pylist()
-        if len(ids) != len(set(ids)):
-            raise BrokenPromise(f"{name}: rows were repeated")
-        seen = set(ids)
-        firsts = {number - number % BATCH for number in seen}
-        for first in firsts:
-            if not all(number in seen for number in range(first, first + BATCH)):
-                raise BrokenPromise(f"{name}: part of the rows from {first} are there")
-        if lost := done["add"] - begun["delete"] - firsts:
-            raise BrokenPromise(f"{name}: acknowledged rows were lost: {sorted(lost)[:3]}")
-        if back := firsts & done["delete"]:
-            raise BrokenPromise(f"{name}: deleted rows came back: {sorted(back)[:3]}")
-        if invented := firsts - begun["add"]:
-            raise BrokenPromise(f"{name}: rows that nobody wrote: {sorted(invented)[:3]}")
+        seen = found.column("id").to_pylist()
+        check_batches(name, seen, done, begun)
     if not exactly:
         return
-    for filter in ("id % 3 = 0", f"id = {min(firsts, default=0)}"):
+    for filter in ("id % 3 = 0", f"id = {min(seen, default=0)}"):
         plain = base.scanner(columns=["id"], filter=filter, use_scalar_index=False).to_table()
         ours = table.scan(columns=["id"], filter=filter).to_table()
         if sorted(plain["id"].to_pylist()) != sorted(ours["id"].to_pylist()):
@@ -178,6 +167,36 @@ def check(folder: Path, *, exactly: bool) -> None:
         raise BrokenPromise("the text index answers otherwise")
     if findings := table.verify(deep=True).findings:
         raise BrokenPromise(f"verify finds {findings}")
+
+
+def check_batches(
+    name: str,
+    ids: Sequence[int],
+    done: Mapping[str, set[int]],
+    begun: Mapping[str, set[int]],
+    *,
+    complete: bool = True,
+) -> None:
+    """Compare the rows of a reader with the notes before and after it read.
+
+    ``complete`` if it must see all that was acknowledged.
+    """
+    twice = [number for number, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise BrokenPromise(f"{name}: {len(twice)} rows are there twice: {sorted(twice)[:3]}")
+    firsts = {number - number % BATCH for number in ids}
+    if len(ids) != BATCH * len(firsts):
+        raise BrokenPromise(f"{name}: a part of an append is there")
+    truth: Truth[str] = Truth()
+    for kind, value in (("add", "rows"), ("delete", None)):
+        for first in begun[kind]:
+            writes = truth.begin({first: value})
+            if complete and first in done[kind]:
+                truth.acknowledge(writes)
+    try:
+        truth.check(dict.fromkeys(firsts, "rows"), name)
+    except AssertionError as error:
+        raise BrokenPromise(str(error)) from None
 
 
 def run(seed: int, seconds: float) -> Counter[str]:

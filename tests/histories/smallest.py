@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from histories.events import Read, Value, Write
+from histories.events import Read, Value
+from support.oracles.truth import Write
 
-Event = Read | Write
+Event = Read | Write[int]
 
 
 def smallest(
     events: Iterable[Event],
     is_wrong: Callable[[list[Event]], bool],
-    written: Mapping[Value, Write],
+    written: Mapping[Value, Write[int]],
 ) -> list[Event]:
     """Leave out whatever can be left out.
 

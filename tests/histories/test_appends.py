@@ -32,7 +32,7 @@ def test_a_row_that_is_there_twice_is_noticed(folder: Path) -> None:
 def test_lost_rows_are_noticed(folder: Path) -> None:
     finish(folder)
     lance.dataset(folder / "t.lance").delete(f"id < {BATCH}")
-    with pytest.raises(BrokenPromise, match="lost"):
+    with pytest.raises(BrokenPromise):
         check(folder)
 
 

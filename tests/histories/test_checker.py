@@ -2,13 +2,15 @@
 
 import pytest
 from histories.checker import check
-from histories.events import UNKNOWN, Bound, History, Level, Read, Value, Write
+from histories.events import UNKNOWN, Bound, History, Level, Read, Value
+from histories.smallest import Event
+from support.oracles.truth import Write
 
 ALL = frozenset({1})
 
 
-def w(value: Value, begin: float, end: float = UNKNOWN, *, sure: bool = True) -> Write:
-    return Write("writer", 1, value, begin, end, sure and end != UNKNOWN)
+def w(value: Value, begin: float, end: float = UNKNOWN, *, sure: bool = True) -> Write[int]:
+    return Write(1, value, begin, end, sure and end != UNKNOWN, who="writer")
 
 
 def own(value: Value, begin: float, end: float) -> Read:
@@ -39,7 +41,7 @@ def merge(begin: float, end: float) -> Bound:
     return Bound("job", Level.MERGED, begin, end)
 
 
-def history(*events: Read | Write | Bound) -> History:
+def history(*events: Event | Bound) -> History:
     return History(
         [e for e in events if isinstance(e, Write)],
         [e for e in events if isinstance(e, Read)],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.data.tables import keys, rows
 from support.faults.power_loss import Crash, Recorder
-from support.oracles.model import Change, Model
+from support.oracles.truth import Change, Truth
 
 from memwal.reading_writer import Writer
 
@@ -21,7 +22,7 @@ class Known:
     """What was known at a moment: how much was done, and which rows were acknowledged."""
 
     count: int
-    model: Model[int]
+    truth: Truth[int]
 
 
 Crashes = list[Crash[Known]]
@@ -34,18 +35,18 @@ class Stage:
     ----------
     path : Path
         Of the table.
-    model : Model
-        What was acknowledged so far.
+    truth : Truth
+        What was written so far.
     """
 
     def __init__(self, folder: Path) -> None:
         disk = folder / "disk"
         disk.mkdir()
         self.path = disk / "table"
-        self.model: Model[int] = Model()
+        self.truth: Truth[int] = Truth()
         self._count = 0
         self.recorder: Recorder[Known] = Recorder(
-            disk, lambda: Known(self._count, self.model.copy())
+            disk, lambda: Known(self._count, copy.deepcopy(self.truth))
         )
 
     def done(self) -> None:
@@ -56,13 +57,13 @@ class Stage:
     def write(self, writer: Writer, change: Change[int]) -> None:
         """Write rows, and note that they are acknowledged."""
         upserts = {key: n for key, n in change.items() if n is not None}
-        self.model.begin(change)
+        writes = self.truth.begin(change)
         self.recorder.note("before a write")
         if upserts:
             writer.upsert(rows(upserts))
         else:
             writer.delete(keys(*change))
-        self.model.acknowledge()
+        self.truth.acknowledge(writes)
         self.recorder.note(WRITTEN)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from power_cuts.scenes import DONE, WRITTEN, Crashes, Known, Scene, Stage
 from support.data.tables import SCHEMA, base_state, collect_now, generations, keys, rows, state
 from support.faults.power_loss import Crash, since
 from support.oracles import native
-from support.oracles.model import Change
+from support.oracles.truth import Change
 
 import memwal
 from memwal.jobs.verify import verify
@@ -39,7 +40,7 @@ def check_recovery(uri: str, crash: Crash[Known], *, by_lance: bool) -> None:
             assert state(writer)[99] == 99
     found = state(table)
     assert found.pop(99) == 99
-    crash.known.model.copy().settle(found)
+    copy.deepcopy(crash.known.truth).settle(found)
     # Nothing that was lost comes back over what is written now.
     found |= write_on(table, found)
     native.everything(table)
@@ -86,7 +87,7 @@ def takes_over_from_lance(stage: Stage) -> None:
     table = memwal.open(str(stage.path))
     writer = table.writer()
     shard = native.writer(table)
-    stage.model.begin({1: 1})
+    stage.truth.begin({1: 1})
     stage.recorder.note("before a write by Lance")
     native.put(shard, table, rows({1: 1}))
     stage.write(writer, {2: 2})
@@ -96,7 +97,7 @@ def takes_over_from_lance(stage: Stage) -> None:
 def takes_generations_from_lance(stage: Stage) -> None:
     """Lance syncs neither a generation nor the manifest that names it, on which a claim relies."""
     table = memwal.open(str(stage.path))
-    stage.model.begin({1: 1})
+    stage.truth.begin({1: 1})
     stage.recorder.note("before a write by Lance")
     with native.writer(table) as shard:
         native.put(shard, table, rows({1: 1}))

@@ -18,9 +18,8 @@ from unittest import mock
 import pyarrow as pa
 from simulation.base import Version
 from simulation.jobs import Client, Opened
-from simulation.lake import CONSUMER, Rows, rows_key
+from simulation.lake import CONSUMER, DELETED, Rows, rows_key
 from simulation.store import SimulatedStore
-from simulation.truth import DELETED
 from simulation.world import World, identifier
 
 from memwal.base_table.refs import TAGS_DIR
@@ -296,7 +295,7 @@ def _read(client: Client, consumer: Consumer) -> None:
     except (TokenExpiredError, InvalidInputError, CorruptDataError) as error:
         _check_loud(consumer, error)
         return
-    client.lake.truth.check(rows, since=feed.since, what="a consumer")
+    client.lake.check(rows, "a consumer", since=feed.since)
     is_stored = copy.store(consumer.epoch, feed.token, rows)
     consumer.commit(feed.token)
     assert is_stored, "a process commits although another one opened the consumer before"

@@ -79,7 +79,8 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
             f"seed {seed}, after {world.steps} steps: {broken}\n{told}\n"
             f"again: PYTHONPATH=tests python -m simulation.explore {seed} {steps}"
         ) from broken
-    return Explored(world.steps, lake.truth.acknowledged, lake.truth.reads, world.faults, world.now)
+    acknowledged = sum(write.sure for write in lake.truth.writes)
+    return Explored(world.steps, acknowledged, lake.truth.reads, world.faults, world.now)
 
 
 def _odds(dice: Random, harsh: str | None) -> Odds:
@@ -215,7 +216,7 @@ def end(world: World, lake: Lake) -> None:
         raise AssertionError(f"cleaning up failed: {failures[0]!r}") from failures[0]
     lake.look()
     rows = dict(lake.base.newest.rows)
-    lake.truth.check(rows, since=world.now, what="the base table in the end")
+    lake.check(rows, "the base table in the end", since=world.now)
     _look_at_leftovers(lake)
 
 

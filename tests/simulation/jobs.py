@@ -15,10 +15,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
-from simulation.lake import Lake, Rows, rows_key
+from simulation.lake import DELETED, Lake, Rows, rows_key
 from simulation.reads import read_manifests, read_table, read_through
 from simulation.store import SimulatedStore
-from simulation.truth import DELETED
 from simulation.world import Process
 
 from memwal.base_table.refs import Ref, parse_consumer_tag_key
@@ -127,6 +126,7 @@ class Client:
             except ConflictError as error:
                 self.world.tell(f"merge is refused: {error}")
                 continue
+            self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
             if not everything:
                 return
 
@@ -174,7 +174,6 @@ class Client:
 
         upserts = {key: value for key, value in rows.items() if value != DELETED}
         self.base.commit(read, rows=upserts, marks=wanted, accept=accept)
-        self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
 
     def _commit_divided(self, read: Version, wanted: Mapping[UUID, int], rows: Rows) -> None:
         progress = {region: read.merged.get(region, 0) for region in wanted}
@@ -192,7 +191,6 @@ class Client:
         else:
             raise ConflictError("others were always faster")
         self._record(own, wanted)
-        self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
 
     def _commit_appended(self, read: Version, wanted: Mapping[UUID, int], rows: Rows) -> None:
         """Add the rows of a table without a key, with the progress in the same commit."""
@@ -207,7 +205,6 @@ class Client:
                     raise
         else:
             raise ConflictError("others were always faster")
-        self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
 
     def _record(self, own: Version, wanted: Mapping[UUID, int]) -> None:
         """Record the progress of the regions that nobody merged since the rows."""
@@ -324,7 +321,7 @@ class Client:
             except StoreError:
                 return
             assert late, "a generation is gone that a reader found named within the grace period"
-        self.lake.truth.check(seen, since=since, what="a reader", flushed=flushed)
+        self.lake.check(seen, "a reader", since=since, flushed=flushed)
 
     def read_for_long(self) -> None:
         """Look at the whole table through a version that was opened long ago.
@@ -348,7 +345,7 @@ class Client:
         except StoreError:
             return
         else:
-            self.lake.truth.check(seen, since=since, what="a long reader", flushed=flushed)
+            self.lake.check(seen, "a long reader", since=since, flushed=flushed)
 
     def read_fresh(self) -> None:
         """Look at the whole table and at the logs; what was acknowledged before must be there."""
@@ -363,7 +360,7 @@ class Client:
                 continue
             except StoreError:
                 return
-        self.lake.truth.check(seen, since=since, what="a fresh reader")
+        self.lake.check(seen, "a fresh reader", since=since)
 
     def open_fresh(self) -> Opened:
         """Look up manifests, base table and logs, as :func:`memwal.feed.state.read_state`."""
@@ -417,11 +414,11 @@ class Client:
         rows = {1_000 + self.world.dice.randrange(3): lake.new_value()}
         if not lake.format.has_keys:
             rows = dict.fromkeys(lake.choose(DIRECT, 1), lake.new_value())
-        writes = lake.truth.begin(DIRECT, rows, self.world.now)
+        writes = lake.begin(rows)
         for _ in range(20):
             try:
                 self.base.commit(self.base.open(), rows=rows, alone=True)
             except ConflictError:
                 continue
-            lake.truth.acknowledge(writes, None, self.world.now)
+            lake.truth.acknowledge(writes, self.world.now)
             return

@@ -9,8 +9,8 @@ from uuid import UUID
 import pyarrow as pa
 from simulation.base import BaseTable
 from simulation.store import Objects
-from simulation.truth import DELETED, Truth
 from simulation.world import World
+from support.oracles.truth import Truth, Write
 
 from memwal.base_table.refs import parse_consumer_tag_key
 from memwal.feed.consumer_state import ConsumerState, Phase
@@ -38,6 +38,9 @@ KINDS = (
 """Types of a column that tables have or not: those that categories of pandas are stored as."""
 
 Rows = dict[int, int]
+
+DELETED = 0
+"""In place of the value of a row that is deleted."""
 
 Memory = Mapping[UUID, Sequence[tuple[int, Rows]]]
 """Unflushed rows of regions, by the generation that they will be."""
@@ -162,7 +165,7 @@ class Lake:
         self._keys = keys
         self.objects: Objects = {}
         self.base = BaseTable(world)
-        self.truth = Truth()
+        self.truth: Truth[int] = Truth(self.region_of)
         self.copy = Copy()
         self.regions = tuple(UUID(int=number + 1) for number in range(regions))
         self._values = 0
@@ -182,9 +185,45 @@ class Lake:
             return self.world.dice.sample(keys, count)
         return [region.int * _REGION_ROWS + self.new_value() for _ in range(count)]
 
-    def has_row(self, region: UUID, key: int) -> bool:
-        """Whether a row is one of a region."""
-        return key // (100 if self.format.has_keys else _REGION_ROWS) == region.int
+    def region_of(self, key: int) -> UUID:
+        """The region of a row; one that nobody claims for rows that are written directly."""
+        return UUID(int=key // (100 if self.format.has_keys else _REGION_ROWS))
+
+    def begin(self, rows: Rows, *, epoch: int = 0) -> list[Write[int]]:
+        """Rows are about to be written, under a claim of their region."""
+        return self.truth.begin(
+            {k: v or None for k, v in rows.items()}, self.world.now, epoch=epoch
+        )
+
+    def check(
+        self,
+        seen: Rows,
+        what: str,
+        *,
+        since: float,
+        flushed: Mapping[UUID, int] | None = None,
+        region: UUID | None = None,
+    ) -> None:
+        """Raise AssertionError when a reader saw what it must not.
+
+        Parameters
+        ----------
+        since : float
+            When the read began.
+        flushed : mapping, optional
+            Up to which position the log of each region was flushed then, for readers that see
+            nothing else. None: they see everything. A moment, as in :mod:`histories`, would have to
+            be before every row that may have been unflushed, also one without an answer, and would
+            allow reads to miss writes that are flushed for certain.
+        region : UUID, optional
+            Of whose rows alone it is.
+        """
+
+        def must_see(write: Write[int]) -> bool:
+            is_seen = flushed is None or (write.position or 0) <= flushed.get(write.region, 0)
+            return is_seen and write.end <= since
+
+        self.truth.check(seen, f"{what} at {since:.3f}", must_see, region=region)
 
     # All-knowing
 
@@ -229,7 +268,7 @@ class Lake:
             self.format.join(rows, self._logged(region, manifest))
         self._look_at_what_is_kept()
         seen = {key: value for key, value in rows.items() if value != DELETED}
-        self.truth.check(seen, since=self.world.now, what="all that is stored")
+        self.check(seen, "all that is stored", since=self.world.now)
 
     def _generation(self, region: UUID, flushed: FlushedGeneration) -> Rows:
         key = rows_key(region, flushed.path)

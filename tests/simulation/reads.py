@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
-from simulation.lake import Memory, RowFormat, Rows, rows_key
+from simulation.lake import DELETED, Memory, RowFormat, Rows, rows_key
 from simulation.store import SimulatedStore
-from simulation.truth import DELETED
 
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore

@@ -6,10 +6,9 @@ from functools import partial
 from uuid import UUID
 
 from simulation.base import BaseClient
-from simulation.lake import Lake, Rows, rows_key
+from simulation.lake import DELETED, Lake, Rows, rows_key
 from simulation.reads import read_table
 from simulation.store import SimulatedStore
-from simulation.truth import DELETED
 from simulation.world import Process
 
 from memwal.errors import (
@@ -105,7 +104,7 @@ class Writer:
         self._ended = None
         claim = claim_region(self._store, self._region, clock=self._world.clock)
         self._world.tell(f"claims {self._region.int} with epoch {claim.manifest.writer_epoch}")
-        self._lake.truth.fenced(self._region, self._world.now)
+        self._lake.truth.fence(self._region, claim.manifest.writer_epoch, self._world.now)
         self._claimed_manifest, self._writer_id = claim.manifest, claim.writer_id
         self._claimed = ClaimedRegion(self._store, claim.manifest)
         self._active = MemTable(claim.manifest.current_generation)
@@ -136,9 +135,9 @@ class Writer:
         rows = {key: DELETED if dice.random() < deletes else lake.new_value() for key in keys}
         position = None
         while position is None:
-            writes = lake.truth.begin(self._region, rows, self._world.now)
+            writes = lake.begin(rows, epoch=self._claimed_manifest.writer_epoch)
             position = self._append(rows)
-        lake.truth.acknowledge(writes, position, self._world.now)
+        lake.truth.acknowledge(writes, self._world.now, position=position)
 
     def _append(self, rows: Rows) -> int | None:
         """Return the position of the rows in the log; None if they are to be written again."""
@@ -230,7 +229,4 @@ class Writer:
         except StoreError:
             return
         lake, region = self._lake, self._region
-        mine = {key: value for key, value in seen.items() if lake.has_row(region, key)}
-        self._lake.truth.check(
-            mine, since=since, what=f"the owner of {self._region.int}", region=self._region
-        )
+        lake.check(seen, f"the owner of {region.int}", since=since, region=region)

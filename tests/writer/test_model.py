@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.data.tables import later
 from support.oracles import native
-from support.oracles.model import Change, Model
+from support.oracles.truth import Change, Truth, Write
 from support.stores.faulty_store import WAL, FaultyStores, Killed, skip_waits
 
 import memwal
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
             for key in batch.column("id").to_pylist()
         }
         self.columns: dict[str, pa.DataType] = {f.name: f.type for f in SCHEMA if f.name != "id"}
-        self.model: Model[Row] = Model(self.region_of.__getitem__)
+        self.truth: Truth[Row] = Truth(self.region_of.__getitem__, in_order=True)
         self._saw_everything()
         self._open()
 
@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
     @rule(keys=some_keys, position=st.integers(0, 4))
     def upsert_some_columns(self, keys: list[int], position: int) -> None:
         name = sorted(self.columns)[position % len(self.columns)]
-        known, given = self.model.expected(), self._new(keys)
+        known, given = self.truth.expected(), self._new(keys)
         change = {
             key: {**(known.get(key) or dict.fromkeys(self.columns)), name: given[key][name]}
             for key in keys
@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(keys=some_keys, stale=some_keys)
     def upsert_if_unchanged(self, keys: list[int], stale: list[int]) -> None:
-        known, given, others = self.model.expected(), self._new(keys), self._new(stale)
+        known, given, others = self.truth.expected(), self._new(keys), self._new(stale)
         read = {key: row for key, row in (known | others).items() if key in keys}
         change = {key: row for key, row in given.items() if key not in stale}
         handles: list[WriteHandle] = []
@@ -189,9 +189,8 @@ class Machine(RuleBasedStateMachine):
         self.writer.flush_wal()
         for handle in handles:
             handle.wait()
-        self.model.begin(whole)
-        self.model.acknowledge_all()
-        self._note_written(whole)
+        self.truth.begin(whole)
+        self.truth.acknowledge()
 
     @rule()
     def upsert_nothing(self) -> None:
@@ -312,11 +311,10 @@ class Machine(RuleBasedStateMachine):
             self.writer.claim()
             if step is None:
                 assert self._read(self.writer.scan().to_table()) == flushed
-        before, given_up = self.model.values, {key: flushed.get(key) for key in KEYS}
-        self.model.begin({k: row for k, row in given_up.items() if row != before.get(k)})
+        before, given_up = self.truth.expected(), {key: flushed.get(key) for key in KEYS}
+        begun = self.truth.begin({k: row for k, row in given_up.items() if row != before.get(k)})
         if step is None:
-            self.model.acknowledge()
-        self._note_written(given_up)
+            self.truth.acknowledge(begun)
         self._crash()
 
     # Takeovers
@@ -341,19 +339,18 @@ class Machine(RuleBasedStateMachine):
         old, change = self.writer, self._new(keys)
         rows = self._rows(change)
         pause = self.store.pause("create", WAL, after=after)
-        self.model.begin(change)
+        begun = self.truth.begin(change)
         with pause.holding(old.upsert, rows, wait=True) as writing:
             self._open()
         error = writing.exception()
         if error is None:
             assert after, "a write was acknowledged behind the fence"
-            self.model.acknowledge()
+            self.truth.acknowledge(begun)
         else:
             assert isinstance(error, RegionFencedError), repr(error)
-        self._note_written(change)
         self.store.clear()
         old.abort()
-        self.model.settle(self._read(self.writer.scan().to_table()), in_order=True)
+        self.truth.settle(self._read(self.writer.scan().to_table()))
 
     @rule(keys=some_keys, gone=some_keys, close=st.booleans(), end=st.booleans())
     def takeover_by_lance(self, keys: list[int], gone: list[int], close: bool, end: bool) -> None:
@@ -371,9 +368,7 @@ class Machine(RuleBasedStateMachine):
                 close=close,
             )
         whole: Change[Row] = {**change, **dict.fromkeys(gone)}
-        self.model.begin(whole)
-        self.model.acknowledge()
-        self._note_written(whole)
+        self.truth.acknowledge(self.truth.begin(whole))
         if not end:
             with pytest.raises(RegionFencedError):
                 old.delete(pa.array(keys[:1], pa.int64()), wait=True)
@@ -429,7 +424,7 @@ class Machine(RuleBasedStateMachine):
     def strong_reads_show_everything(self) -> None:
         if not hasattr(self, "writer"):
             return
-        expected = self.model.expected()
+        expected = self.truth.expected()
         assert self._read(self.writer.scan().to_table()) == expected
         assert self._read(self.writer.lookup(ALL_KEYS).to_table()) == expected
 
@@ -438,11 +433,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "writer"):
             return
         found = self._read(self.table.scan().to_table())
-        for key in KEYS:
-            row = found.get(key)
-            assert row in self.possible[key], (
-                f"key {key} shows {row}, since the last flush it was {self.possible[key]}"
-            )
+        self.truth.check(found, "another process", lambda write: write.end <= self.flushed)
 
     def _finish(self) -> None:
         self._say("the end: close, and compare with Lance")
@@ -453,13 +444,13 @@ class Machine(RuleBasedStateMachine):
         assert self.table.merge().warnings == ()
         self._compare_with_lance()
         rows = self.table.base().dataset.count_rows()
-        assert rows == len(self.model.values), "the base table has rows twice, or too many"
+        assert rows == len(self.truth.expected()), "the base table has rows twice, or too many"
 
     def _compare_with_lance(self) -> None:
-        assert self._read(self.table.scan().to_table()) == self.model.values
-        assert self._read(native.scan(self.table)) == self.model.values
+        assert self._read(self.table.scan().to_table()) == self.truth.expected()
+        assert self._read(native.scan(self.table)) == self.truth.expected()
         found = native.lookup(self.table, pa.table({"id": ALL_KEYS}))
-        assert self._read(pa.Table.from_pylist(found, self._schema())) == self.model.values
+        assert self._read(pa.Table.from_pylist(found, self._schema())) == self.truth.expected()
 
     # Steps that rules share
 
@@ -472,7 +463,7 @@ class Machine(RuleBasedStateMachine):
 
     def _all_is_durable(self) -> None:
         """Every write has returned, and whoever still holds a handle hears that it is done."""
-        self.model.acknowledge_all()
+        self.truth.acknowledge()
         for handle in self.handles:
             assert handle.done()
             handle.wait()
@@ -527,12 +518,12 @@ class Machine(RuleBasedStateMachine):
         self.handles.clear()
         self.store.clear()
         self._open()
-        self.model.settle(self._read(self.writer.scan().to_table()), in_order=True)
+        self.truth.settle(self._read(self.writer.scan().to_table()))
 
     def _note_done(self) -> None:
         """What a handle calls durable must be there, and with it all that was written before."""
         if self.handles and all(one.done() and not one.exception() for one in self.handles):
-            self.model.acknowledge_all()
+            self.truth.acknowledge()
 
     def _settle(self) -> None:
         """Find out what a write did that failed, with the writer if that goes on."""
@@ -542,7 +533,7 @@ class Machine(RuleBasedStateMachine):
         except (WriterClosedError, OutcomeUnknownError, RegionFencedError):
             self._crash()
         else:
-            self.model.settle(self._read(self.writer.scan().to_table()), in_order=True)
+            self.truth.settle(self._read(self.writer.scan().to_table()))
             self._saw_everything()
 
     def _disturb(self, kind: str, step: int) -> None:
@@ -562,15 +553,14 @@ class Machine(RuleBasedStateMachine):
 
     def _write(self, change: Change[Row], write: Callable[[], WriteHandle]) -> None:
         self._say(f"write {change}")
-        self.model.begin(change)
-        self._note_written(change)
-        self._accepted(write())
+        begun = self.truth.begin(change)
+        self._accepted(write(), begun)
 
-    def _accepted(self, handle: WriteHandle) -> None:
+    def _accepted(self, handle: WriteHandle, begun: list[Write[Row]]) -> None:
         """A write returned: it is durable, or will be unless there is a crash."""
         if self.options.durable:
             assert handle.done()
-            self.model.acknowledge()
+            self.truth.acknowledge(begun)
         else:
             self.handles.append(handle)
             if all(one.done() for one in self.handles):
@@ -579,8 +569,7 @@ class Machine(RuleBasedStateMachine):
     def _doubtful_write(self, keys: list[int], deletes: bool) -> None:
         change: Change[Row] = dict.fromkeys(keys) if deletes else self._new(keys)
         self._say(f"write {change}, and a failure")
-        self.model.begin(change)
-        self._note_written(change)
+        begun = self.truth.begin(change)
         try:
             if deletes:
                 handle = self.writer.delete(pa.array(keys, pa.int64()))
@@ -590,24 +579,15 @@ class Machine(RuleBasedStateMachine):
             note(f"  {type(error).__name__}: {error}")
         else:
             note("  acknowledged" if handle.done() else "  buffered")
-            self._accepted(handle)
-
-    def _note_written(self, change: Change[Row]) -> None:
-        for key, row in change.items():
-            self.possible[key].append(row)
+            self._accepted(handle, begun)
 
     def _saw_everything(self) -> None:
         """All that is acknowledged is flushed: nobody may see anything older."""
-        self.possible: dict[int, list[Row | None]] = {
-            key: [self.model.expected().get(key)] for key in KEYS
-        }
+        self.flushed = self.truth.now
 
     def _transform(self, change: Callable[[Row], Row]) -> None:
         self.evolved = True
-        self.model.transform(change)
-        self.possible = {
-            key: [row and change(row) for row in rows] for key, rows in self.possible.items()
-        }
+        self.truth.transform(change)
 
     # Rows
 

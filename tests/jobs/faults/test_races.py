@@ -6,7 +6,7 @@ from functools import partial
 import lance
 import pytest
 from support.data.sampled import every
-from support.data.tables import keys, rows
+from support.data.tables import keys, rows, state
 from support.faults.fault_schedule import Actors
 from support.faults.jobs import JOBS
 from support.faults.others import (
@@ -87,7 +87,7 @@ def test_the_covering_of_nothing_that_takes_back_progress(actors: Actors, play: 
     table.delete(keys(*range(1000)))
     auditor.replayed()
     lance.dataset(table.uri).delete("id >= 1000")
-    auditor.wrote({}, list(auditor.values))
+    auditor.wrote({}, list(auditor.truth.expected()))
     merger(table, auditor)
     assert table.base().dataset.count_rows() == 0
 
@@ -196,7 +196,6 @@ def test_a_key_that_one_generation_brings_and_the_next_deletes(
 def test_the_collector_that_meets_an_older_reader(play: Play) -> None:
     """What a reader opened it can read to the end, within the grace; a new one sees all."""
     table, auditor = play
-    wanted = dict(auditor.values)
     older = collect_sources(table.location)
     scan = table.scan()
     merger(table, auditor)
@@ -209,8 +208,7 @@ def test_the_collector_that_meets_an_older_reader(play: Play) -> None:
         for row in source.dataset.to_table().to_pylist()
     }
     assert shown
-    found = scan.to_table()
-    assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == wanted
+    auditor.truth.check(state(scan.to_table()), "the older scan")
     collect_all(table)
     auditor.look(table)
 

@@ -38,7 +38,7 @@ def _changes(auditor: Auditor) -> tuple[Values, list[int]]:
 
 def _turn(auditor: Auditor) -> int:
     """A number that was never written."""
-    return 100 + sum(len(values) for values in auditor.history.values())
+    return 100 + len(auditor.truth.writes)
 
 
 def our_writer(table: memwal.Table, auditor: Auditor) -> None:
@@ -92,7 +92,7 @@ def update(table: memwal.Table, auditor: Auditor) -> None:
 
 def delete(table: memwal.Table, auditor: Auditor) -> None:
     """Delete a row of the base table."""
-    there = [key for key in auditor.values if key > DIRECT + 1]
+    there = [key for key in auditor.truth.expected() if key > DIRECT + 1]
     if there:
         lance.dataset(table.uri).delete(f"id = {there[0]}")
         auditor.wrote({}, there[:1], logged=False)

@@ -17,6 +17,7 @@ import lance
 import lancedb
 from support.data.tables import base_state, folder, keys, listing, region_folders, state
 from support.oracles import native
+from support.oracles.truth import Truth
 
 import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
@@ -46,10 +47,9 @@ class Auditor:
 
     Attributes
     ----------
-    values : dict
-        Newest acknowledged value of every key.
-    history : dict
-        All values that a key ever had, oldest first; None where it was deleted.
+    truth : Truth
+        All writes. Those in the log of a writer that died are in doubt for readers of what is
+        flushed, until the next claim replayed them.
     logged : set of int
         Keys that came through the log, not by direct writes to the base table.
     tags : dict
@@ -58,24 +58,20 @@ class Auditor:
         Last version of the base table that was looked at.
     progress : dict
         Merge progress at that version.
-    snapshot : dict
-        How long the history of each key was when the last snapshot was begun.
-    unflushed : dict
-        Acknowledged rows in the log of a writer that died: shown when the next claim replayed them.
+    snapshot : float
+        When the last snapshot was begun.
     named : dict
         Generations that were seen in the manifest of a region.
     settled : dict
         Newest generation of a region that was ever merged and covered by all maintained indexes.
     """
 
-    values: Values = field(default_factory=dict)
-    history: dict[int, list[int | None]] = field(default_factory=dict)
+    truth: Truth[int] = field(default_factory=Truth)
     logged: set[int] = field(default_factory=set)
     tags: dict[str, Tag] = field(default_factory=dict)
     seen: int = 0
     progress: dict[UUID, int] = field(default_factory=dict)
-    snapshot: dict[int, int] = field(default_factory=dict)
-    unflushed: Values = field(default_factory=dict)
+    snapshot: float = 0
     named: dict[UUID, set[int]] = field(default_factory=dict)
     settled: dict[UUID, int] = field(default_factory=dict)
 
@@ -85,25 +81,19 @@ class Auditor:
         self, values: Mapping[int, int | None], gone: Iterable[int] = (), *, logged: bool = True
     ) -> None:
         """An upsert, and then a delete, were acknowledged."""
-        for key, value in values.items():
-            self.values[key] = value
-            self.history.setdefault(key, [None]).append(value)
-            if logged:
-                self.logged.add(key)
-        for key in gone:
-            self.values.pop(key, None)
-            self.history.setdefault(key, [None]).append(None)
+        for change in (values, dict.fromkeys(gone)):
+            self.truth.acknowledge(self.truth.begin(change))
+        if logged:
+            self.logged |= values.keys()
 
     def logged_only(self, values: Mapping[int, int | None]) -> None:
         """An upsert was acknowledged by a writer that died before it flushed."""
-        self.unflushed.update(values)
-        self.history.update({key: [None, value] for key, value in values.items()})
+        self.truth.begin(values)
 
     def replayed(self) -> None:
         """Every region has been claimed since then."""
-        self.values.update(self.unflushed)
-        self.logged |= self.unflushed.keys()
-        self.unflushed.clear()
+        self.logged |= {write.key for write in self.truth.writes if not write.sure}
+        self.truth.acknowledge()
 
     def tagged(self, table: memwal.Table, name: str) -> None:
         """The newest version got a tag."""
@@ -119,8 +109,7 @@ class Auditor:
 
     def snapshot_begins(self) -> None:
         """What a snapshot shows from now on is not older than this moment."""
-        known = self.history.keys() - self.unflushed.keys()
-        self.snapshot = {key: len(self.history[key]) for key in known}
+        self.snapshot = self.truth.now
 
     # What must be so
 
@@ -135,22 +124,19 @@ class Auditor:
         self.look_at_versions(table)
         self.look_at_tags(table)
         self.look_at_generations(table)
-        shown = state(table)
-        self._compare("our reader shows", shown)
-        shown = state(native.scan(table))
-        self._compare("Lance's reader shows", shown)
-        shown = _lancedb(table)
-        self._compare("LanceDB shows", shown)
-        self._look_at_eventual(state(table.at_most(LONG)))
-        found = state(table.lookup(keys(*sorted(self.history))).to_table())
-        self._compare("lookups show", found)
+        self.truth.check(state(table), "our reader")
+        self.truth.check(state(native.scan(table)), "Lance's reader")
+        self.truth.check(_lancedb(table), "LanceDB")
+        stale = state(table.at_most(LONG))
+        self.truth.check(stale, "a stale read", lambda write: write.end <= self.snapshot)
+        known = sorted({write.key for write in self.truth.writes})
+        self.truth.check(state(table.lookup(keys(*known)).to_table()), "a lookup")
         if verified:
             look_verified(table)
 
     def look_at_base(self, table: memwal.Table) -> None:
         """After a checkpoint the base table alone must show everything."""
-        shown = base_state(table)
-        self._compare("the base table shows", shown)
+        self.truth.check(base_state(table), "the base table")
         base = table.base()
         for region_id, manifest in read_manifests(table.location.store).items():
             newest = max((f.generation for f in manifest.flushed), default=0)
@@ -216,21 +202,6 @@ class Auditor:
                 f"does not have the rows of {sorted(missing)}"
             )
 
-    def _compare(self, who: str, shown: Values) -> None:
-        replayed = {key: value for key, value in self.unflushed.items() if key in shown}
-        wanted = self.values | replayed
-        assert shown == wanted, f"{who} {_difference(shown, wanted)}"
-
-    def _look_at_eventual(self, shown: Values) -> None:
-        """A read that may be stale shows of each key something since the last snapshot."""
-        for key, values in self.history.items():
-            known = max(self.snapshot.get(key, 1) - 1, 0)
-            assert shown.get(key) in values[known:], (
-                f"a stale read shows {shown.get(key)} for key {key}, which since the snapshot "
-                f"was only ever {values[known:]}"
-            )
-        assert shown.keys() <= self.history.keys()
-
 
 def look_verified(table: memwal.Table) -> None:
     """Have the library check the table itself, where it can."""
@@ -260,15 +231,6 @@ def _rows_outside(base: BaseTable, name: str) -> set[int]:
         if fragment.fragment_id not in covered:
             outside |= set(fragment.to_table(columns=["id"]).column("id").to_pylist())
     return outside
-
-
-def _difference(shown: Values, wanted: Values) -> str:
-    lines = [
-        f"{key}: {shown.get(key)} instead of {wanted.get(key)}"
-        for key in sorted({*shown, *wanted})
-        if shown.get(key) != wanted.get(key)
-    ]
-    return "; ".join(lines)
 
 
 def has_folders(table: memwal.Table) -> bool:
