@@ -28,13 +28,14 @@ from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
 from support.oracles.secrecy import Secrecy
 from support.renderings import Stored
-from support.stores.faulty_store import FaultyStores
+from support.stores.faulty_store import FaultyStore, FaultyStores
 from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
 from memwal.lsm.indexes import maintained
 from memwal.search.vector import in_memory as vector_memory
 from memwal.storage import local_files
+from memwal.storage.open import open_store
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -197,6 +198,12 @@ def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def stored(request: pytest.FixtureRequest) -> Stored:
     """Return what holds renderings against those in the folder ``renderings`` beside the test."""
     return Stored(request.path.parent / "renderings", request.config.getoption("renew"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    """Return a store on the local disk that can fail."""
+    return FaultyStore(open_store(tmp_path / "table", durable=False))
 
 
 @pytest.fixture

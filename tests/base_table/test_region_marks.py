@@ -37,16 +37,10 @@ from memwal.format.paths import (
 )
 from memwal.lsm.wal.claim import claim_region
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.storage.open import open_store
 
 MARK = f"{REGION_MARKS_DIR}/*"
 SMALL = {"divide_bytes": 1 << 40}
 DIVIDED = {"divide_bytes": 0, "max_tasks": 2}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
 
 
 def names(store: FaultyStore, region_id: UUID = REGION) -> list[str]:

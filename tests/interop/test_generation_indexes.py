@@ -19,6 +19,7 @@ from lance.query import DocumentGranularity
 from support.data.merging import Merge
 from support.data.tables import REGION, manifest
 from support.oracles import native
+from support.oracles.native import flushed
 from support.stores.s3_emulator import S3Emulator
 
 import memwal
@@ -90,23 +91,6 @@ def vector_table(path: Path, kind: str, *, metric: str = "l2") -> memwal.Table:
     return memwal.open(uri)
 
 
-def generation(table: memwal.Table) -> lance.LanceDataset:
-    """The newest generation, opened by Lance."""
-    return lance.dataset(
-        table.location.child(generation_dir(REGION, manifest(table).flushed[-1].path))
-    )
-
-
-def flush(table: memwal.Table, *parts: Any) -> lance.LanceDataset:
-    with table.writer() as writer:
-        for part in parts:
-            if isinstance(part, pa.Array):
-                writer.delete(part)
-            else:
-                writer.upsert(part)
-    return generation(table)
-
-
 def description(dataset: lance.LanceDataset) -> Any:
     (found,) = [d for d in dataset.describe_indices() if not d.name.startswith("__")]
     return found
@@ -152,7 +136,7 @@ def test_vector_index_has_the_model_of_the_base_table(
 ) -> None:
     table = vector_table(tmp_path, kind, metric=metric)
 
-    dataset = flush(table, vectors(range(BASE_ROWS, BASE_ROWS + 60)))
+    dataset = flushed(table, vectors(range(BASE_ROWS, BASE_ROWS + 60)))
 
     assert model(dataset) == model(native.dataset(table))
     assert description(dataset).num_rows_indexed == 60
@@ -164,7 +148,7 @@ def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metri
     table = vector_table(tmp_path, kind, metric=metric)
     copies = vectors(range(5, 7)).set_column(0, KEY, pa.array([1000, 1001]))
 
-    flush(table, vectors(range(BASE_ROWS, BASE_ROWS + 60)), copies)
+    flushed(table, vectors(range(BASE_ROWS, BASE_ROWS + 60)), copies)
 
     found = nearest(table, POINTS[5], k=60, metric=metric)
     assert found[1000] == found[5]
@@ -178,7 +162,7 @@ def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metri
 def test_equal_vectors_have_equal_codes(tmp_path: Path, kind: str, metric: str) -> None:
     """Estimated distances of the base table and of a generation are then equal too."""
     table = vector_table(tmp_path, kind, metric=metric)
-    dataset = flush(table, vectors(range(BASE_ROWS)))
+    dataset = flushed(table, vectors(range(BASE_ROWS)))
     assert codes(dataset).equals(codes(native.dataset(table)))
 
 
@@ -191,14 +175,14 @@ def codes(dataset: lance.LanceDataset) -> pa.Table:
 class TestFewVectors:
     def test_one_row(self, tmp_path: Path, kind: str) -> None:
         table = vector_table(tmp_path, kind)
-        flush(table, vectors(range(BASE_ROWS, BASE_ROWS + 1)))
+        flushed(table, vectors(range(BASE_ROWS, BASE_ROWS + 1)))
         assert next(iter(nearest(table, POINTS[BASE_ROWS]))) == BASE_ROWS
         assert next(iter(nearest(table, POINTS[3]))) == 3
 
     def test_no_vector_at_all(self, tmp_path: Path, kind: str) -> None:
         table = vector_table(tmp_path, kind)
         nulls = pa.nulls(2, VECTORS.field("v").type)
-        dataset = flush(table, pa.table([pa.array([1, 1000]), nulls], schema=VECTORS))
+        dataset = flushed(table, pa.table([pa.array([1, 1000]), nulls], schema=VECTORS))
         assert description(dataset).name == "i"
         assert not {1, 1000} & nearest(table, POINTS[1], k=50).keys()
 
@@ -206,14 +190,14 @@ class TestFewVectors:
     def test_vectors_without_a_distance(self, tmp_path: Path, kind: str) -> None:
         table = vector_table(tmp_path, kind, metric="cosine")
         odd = np.array([np.full(DIMENSION, n) for n in (np.nan, np.inf, 0)], np.float32)
-        flush(table, vectors(range(3), points=odd), vectors(range(BASE_ROWS, BASE_ROWS + 1)))
+        flushed(table, vectors(range(3), points=odd), vectors(range(BASE_ROWS, BASE_ROWS + 1)))
         found = nearest(table, POINTS[BASE_ROWS], k=50, metric="cosine")
         assert next(iter(found)) == BASE_ROWS
         assert not {0, 1, 2} & found.keys()
 
     def test_deletes_alone(self, tmp_path: Path, kind: str) -> None:
         table = vector_table(tmp_path, kind)
-        flush(table, pa.array([1, 2, 1000]))
+        flushed(table, pa.array([1, 2, 1000]))
         found = nearest(table, POINTS[1], k=50)
         assert found
         assert not {1, 2, 1000} & found.keys()
@@ -246,7 +230,7 @@ def test_vectors_of_every_type(
             "v", kind, name="i", metric=metric, num_partitions=2, **options
         ),
     )
-    dataset = flush(table, rows(range(BASE_ROWS, BASE_ROWS + 9)))
+    dataset = flushed(table, rows(range(BASE_ROWS, BASE_ROWS + 9)))
     assert model(dataset) == model(native.dataset(table))
     assert description(dataset).num_rows_indexed == 9
 
@@ -265,30 +249,30 @@ def test_several_vectors_in_a_row(tmp_path: Path) -> None:
             "v", "IVF_PQ", name="i", metric="cosine", num_partitions=2, num_sub_vectors=4
         ),
     )
-    dataset = flush(table, rows(range(BASE_ROWS, BASE_ROWS + 9)))
+    dataset = flushed(table, rows(range(BASE_ROWS, BASE_ROWS + 9)))
     assert model(dataset) == model(native.dataset(table))
 
 
 def test_index_over_several_segments(tmp_path: Path, merge: Merge) -> None:
     table = vector_table(tmp_path, "IVF_PQ")
     first = model(native.dataset(table))
-    flush(table, vectors(range(BASE_ROWS, BASE_ROWS + 20)))
+    flushed(table, vectors(range(BASE_ROWS, BASE_ROWS + 20)))
     merge(table)
     table.base().dataset.optimize.optimize_indices(num_indices_to_merge=0)
     assert len(description(native.dataset(table)).segments) > 1
 
-    dataset = flush(table, vectors(range(BASE_ROWS + 20, BASE_ROWS + 60)))
+    dataset = flushed(table, vectors(range(BASE_ROWS + 20, BASE_ROWS + 60)))
 
     assert model(dataset) == first
 
 
 def test_index_that_was_trained_again(tmp_path: Path) -> None:
     table = vector_table(tmp_path, "IVF_PQ")
-    flush(table, vectors(range(BASE_ROWS, BASE_ROWS + 20)))
+    flushed(table, vectors(range(BASE_ROWS, BASE_ROWS + 20)))
     native.dataset(table).create_index(
         "v", "IVF_PQ", name="i", num_partitions=3, num_sub_vectors=2, replace=True
     )
-    dataset = flush(table, vectors(range(BASE_ROWS + 20, BASE_ROWS + 60)))
+    dataset = flushed(table, vectors(range(BASE_ROWS + 20, BASE_ROWS + 60)))
     assert model(dataset) == model(native.dataset(table))
 
 
@@ -350,7 +334,7 @@ def test_text_index_has_the_tokenizer_of_the_base_table(
         index=lambda d: d.create_scalar_index("s", "INVERTED", name="i", **options),
     )
 
-    dataset = flush(table, texts(100, [*WORDS, None, ""]))
+    dataset = flushed(table, texts(100, [*WORDS, None, ""]))
 
     base = native.dataset(table)
     assert text_parameters(dataset) == text_parameters(base)
@@ -367,7 +351,7 @@ def test_phrases_are_found_by_positions(tmp_path: Path) -> None:
         data=texts(0, [*WORDS]),
         index=lambda d: d.create_scalar_index("s", "INVERTED", name="i", with_position=True),
     )
-    dataset = flush(table, texts(100, ["blue dogs jumped", "dogs blue jumped"]))
+    dataset = flushed(table, texts(100, ["blue dogs jumped", "dogs blue jumped"]))
     query = lance.query.PhraseQuery("dogs jumped", "s")
     assert dataset.to_table(full_text_query=query)["id"].to_pylist() == [100]
 
@@ -381,7 +365,7 @@ def test_texts_in_lists(tmp_path: Path) -> None:
             "s", "INVERTED", name="i", document_granularity=DocumentGranularity.LIST_ELEMENT
         ),
     )
-    dataset = flush(table, pa.table({"id": [2], "s": [["three dogs", "one"]]}, schema=schema))
+    dataset = flushed(table, pa.table({"id": [2], "s": [["three dogs", "one"]]}, schema=schema))
     assert text_parameters(dataset) == text_parameters(native.dataset(table))
 
 
@@ -392,7 +376,7 @@ def test_text_index_without_a_word(tmp_path: Path, parts: list[str | None]) -> N
         data=texts(0, [*WORDS]),
         index=lambda d: d.create_scalar_index("s", "INVERTED", name="i"),
     )
-    dataset = flush(table, texts(100, parts), pa.array([1]))
+    dataset = flushed(table, texts(100, parts), pa.array([1]))
     assert description(dataset).name == "i"
     assert dataset.to_table(full_text_query="dogs").num_rows == 0
 
@@ -403,7 +387,7 @@ def test_text_index_that_was_made_without_rows(tmp_path: Path) -> None:
         data=texts(0, []),
         index=lambda d: d.create_scalar_index("s", "INVERTED", name="i", language="German"),
     )
-    dataset = flush(table, texts(100, [*WORDS]))
+    dataset = flushed(table, texts(100, [*WORDS]))
     assert text_parameters(dataset)[1:4] == text_parameters(native.dataset(table))[1:4]
     assert dataset.to_table(full_text_query="Haus")["id"].to_pylist() == [101]
 
@@ -474,7 +458,7 @@ def test_scalar_index_has_the_parameters_of_the_base_table(
     )
 
     # The same values, so that whatever the index counts is the same.
-    dataset = flush(table, scalars(range(60)))
+    dataset = flushed(table, scalars(range(60)))
 
     base = native.dataset(table)
     found, wanted = description(dataset), description(base)
@@ -499,12 +483,12 @@ def test_scalar_index_of_deletes_and_of_one_row(
         data=scalars(range(60)),
         index=lambda d: d.create_scalar_index(column, kind, name="i"),
     )
-    dataset = flush(table, pa.array([3, 13]))
+    dataset = flushed(table, pa.array([3, 13]))
     assert description(dataset).num_rows_indexed == 2
     if condition is not None:
         left = native.dataset(table).count_rows(f"({condition}) and id not in (3, 13)")
         assert len(native.scan(table, filter=condition)) == left
-    flush(table, scalars(range(3, 4)))
+    flushed(table, scalars(range(3, 4)))
     assert 3 in native.scan(table)["id"].to_pylist()
 
 

@@ -17,7 +17,7 @@ from support.data.tables import (
     state,
 )
 from support.oracles import native
-from support.oracles.native import everything
+from support.oracles.native import shown
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
 import memwal
@@ -28,12 +28,6 @@ from memwal.lsm.wal.abandon import abandon_log, abandoned_entries, read_abandone
 from memwal.lsm.wal.claim import claim_region, seal_region
 
 NO_TIME = timedelta(0)
-
-
-def shown(table: memwal.Table) -> dict[int, int | None]:
-    """Key to number, as both Lance's scanner and ours show it."""
-    everything(table)
-    return state(table)
 
 
 def leave_unflushed(table: memwal.Table, kind: str) -> None:

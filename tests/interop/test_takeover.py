@@ -18,18 +18,12 @@ from support.data.tables import (
     state,
 )
 from support.oracles import native
-from support.oracles.native import collect_all, everything
+from support.oracles.native import collect_all, shown
 from support.processes import running_python
 from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStores, Rule
 
 import memwal
 from memwal.errors import RegionFencedError
-
-
-def shown(table: memwal.Table) -> dict[int, int | None]:
-    """Key to number, as both Lance's scanner and ours show it."""
-    everything(table)
-    return state(table)
 
 
 def test_ours_takes_over_what_lance_closed(table: memwal.Table, merge: Merge) -> None:

@@ -1,6 +1,5 @@
 """Which regions a table has."""
 
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,12 +9,6 @@ from memwal.errors import CorruptDataError, StoreUnavailableError
 from memwal.format.paths import manifest_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_manifests
-from memwal.storage.open import open_store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
 
 
 def add_region(store: FaultyStore) -> UUID:

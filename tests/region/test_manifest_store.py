@@ -32,11 +32,6 @@ FIRST = RegionManifest(region_id=REGION, version=1, writer_epoch=1)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
-
-
-@pytest.fixture
 def manifests(store: FaultyStore) -> RegionManifestStore:
     return RegionManifestStore(store, REGION)
 

@@ -114,7 +114,7 @@ def test_after_a_crash_a_write_in_doubt_is_there_as_a_whole_or_not_at_all() -> N
     truth.begin({4: 11})
     for possible in (RIGHT, {1: 10, 3: 10}, {1: 10, 3: 10, 4: 11}):
         assert possible in truth.possible()
-    for impossible in ({1: 10, 3: 8}, {**RIGHT, 4: 11}):
+    for impossible in ({}, WRITES[0], {1: 10, 3: 8}, {**RIGHT, 4: 11}):
         assert impossible not in truth.possible()
     truth.settle(RIGHT)
     with pytest.raises(AssertionError):

@@ -1,7 +1,5 @@
 """Merges on Spark whose tasks fetch credentials where they run, and outlive them there."""
 
-import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,20 +32,8 @@ def test_tasks_outlive_their_credentials(
     gateway, bucket = behind
     sessions = Sessions()
     gateway.rule = sessions.rule
-    file, fresh, over = tmp_path / "keys.json", tmp_path / "fresh.json", threading.Event()
-
-    def write() -> None:
-        fresh.write_text(json.dumps(sessions.issue(_LIFE)))
-        fresh.replace(file)
-
-    def keep_writing() -> None:
-        while not over.wait(_LIFE / 4):
-            write()
-
-    write()
-    agent = threading.Thread(target=keep_writing)
-    agent.start()
-    try:
+    file = tmp_path / "keys.json"
+    with sessions.kept_in(file, _LIFE):
         table = memwal.create(
             f"s3://{bucket}/t",
             rows({}).schema,
@@ -77,7 +63,4 @@ def test_tasks_outlive_their_credentials(
         assert table.build_indexes(run=run).warnings == ()
         gateway.rule = sessions.rule
         assert state(table.base().dataset.to_table()) == dict.fromkeys(range(40), 1)
-    finally:
-        over.set()
-        agent.join()
     assert sessions.refused == []

@@ -3,7 +3,6 @@ by whoever can ask for new ones."""
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -251,23 +250,6 @@ def test_a_file_that_somebody_writes_anew(
     standing: str, gateway: Gateway, sessions: Sessions, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys.json"
-    over = threading.Event()
-
-    def write() -> None:
-        fresh = tmp_path / "fresh.json"
-        fresh.write_text(json.dumps(sessions.issue(_LIFE)))
-        fresh.replace(file)
-
-    def keep_writing() -> None:
-        while not over.wait(_LIFE / 4):
-            write()
-
-    write()
-    agent = threading.Thread(target=keep_writing)
-    agent.start()
-    try:
+    with sessions.kept_in(file, _LIFE):
         live(standing, options(gateway, memwal_credentials_from=f"file:{file}"), {})
-    finally:
-        over.set()
-        agent.join()
     assert sessions.refused == []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import lance
 import pytest
-from lance.mem_wal import LsmScanner, ShardSnapshot
+from lance.mem_wal import LsmScanner
 from support.data.tables import (
     REGION,
     SCHEMA,
@@ -17,6 +17,7 @@ from support.data.tables import (
     state,
 )
 from support.faults.collecting import DAY, collect
+from support.oracles.native import snapshots
 from support.stores.faulty_store import FaultyStores
 
 import memwal
@@ -25,7 +26,6 @@ from memwal.errors import TableSetupError
 from memwal.jobs.gc import Reason, collect_garbage
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.options import GcOptions
-from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
 State = dict[int, int | None]
@@ -45,18 +45,7 @@ def native_at(table: memwal.Table, dataset: lance.LanceDataset) -> State:
         if dataset.uri == table.base().dataset.uri
         else open_base(memwal.open(dataset.uri).location, version=version)
     )
-    snapshots = []
-    for region_id, manifest in read_manifests(table.location.store).items():
-        snapshot = (
-            ShardSnapshot(str(region_id))
-            .with_spec_id(manifest.spec_id)
-            .with_current_generation(manifest.current_generation)
-        )
-        for flushed in manifest.flushed:
-            if flushed.generation > base.details.merged.get(region_id, 0):
-                snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
-        snapshots.append(snapshot)
-    return state(LsmScanner.from_snapshots(dataset, snapshots).to_table())
+    return state(LsmScanner.from_snapshots(dataset, snapshots(table, base)).to_table())
 
 
 @pytest.fixture

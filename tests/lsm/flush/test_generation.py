@@ -23,6 +23,7 @@ from support.data.tables import (
 )
 from support.faults.collecting import DAY, collect
 from support.faults.lost_writes import cut_new_files
+from support.oracles.native import flushed
 from support.stores.faulty_store import GENERATION, FaultyStores, Killed
 
 import memwal
@@ -33,17 +34,6 @@ from memwal.format.paths import generation_dir
 from memwal.lsm.flush import generation
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.util.retry import LostWriteError
-
-
-def flushed(table: memwal.Table, *parts: Any) -> lance.LanceDataset:
-    """Flush the parts as one generation, and open it."""
-    with table.writer() as writer:
-        for part in parts:
-            if isinstance(part, pa.Array):
-                writer.delete(part)
-            else:
-                writer.upsert(part)
-    return lance.dataset(path(table))
 
 
 def path(table: memwal.Table) -> str:

@@ -28,11 +28,6 @@ NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 RECORD = "_mem_wal/*/abandoned/*.json"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
-
-
 def entry(*ids: int, generation: int, epoch: int = 1) -> bytes:
     return bytes(
         encode_entry(

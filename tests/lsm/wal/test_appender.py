@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
@@ -16,15 +15,9 @@ from memwal.errors import OutcomeUnknownError, RegionFencedError, StoreAccessErr
 from memwal.format.paths import wal_key
 from memwal.format.wal_entry import decode_entry
 from memwal.lsm.wal.appender import LogAppender, join_batches
-from memwal.storage.open import open_store
 
 REGION = uuid4()
 SCHEMA = pa.schema([("id", pa.int64())])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
 
 
 def batch(*ids: int) -> pa.RecordBatch:

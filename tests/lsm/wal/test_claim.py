@@ -44,11 +44,6 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
-
-
-@pytest.fixture
 def manifests(store: FaultyStore) -> RegionManifestStore:
     return RegionManifestStore(store, REGION)
 

@@ -34,11 +34,6 @@ LARGE = 1 << 30
 NEW = pa.schema([*ROW_SCHEMA.base_schema, ("extra", pa.string())])
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
-
-
 class Log:
     """A log that is written entry by entry, as another writer left it."""
 

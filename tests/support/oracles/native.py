@@ -15,9 +15,10 @@ from lance.mem_wal import (
     ShardSnapshot,
     ShardWriter,
 )
-from support.data.tables import collect_now
+from support.data.tables import collect_now, state
 
 import memwal
+from memwal.base_table.snapshot import BaseTable
 from memwal.format.paths import TOMBSTONE, generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import read_manifests
@@ -41,18 +42,35 @@ def put(shard: ShardWriter, table: memwal.Table, rows: pa.Table) -> None:
     shard.put(rows.select(table.schema.names).cast(table.schema))
 
 
-def snapshots(table: memwal.Table) -> list[ShardSnapshot]:
-    """Every region as its newest manifest tells, without what the base table has already."""
-    return _moment(table)[1]
+def flushed(table: memwal.Table, *parts: Any) -> lance.LanceDataset:
+    """Flush rows, and deletes of arrays of keys, with our writer as one generation, and open it."""
+    with table.writer() as writer:
+        for part in parts:
+            if isinstance(part, pa.Array):
+                writer.delete(part)
+            else:
+                writer.upsert(part)
+    newest = read_manifests(table.location.store)[UNSHARDED_ID].flushed[-1]
+    return lance.dataset(table.location.child(generation_dir(UNSHARDED_ID, newest.path)))
 
 
-def _moment(table: memwal.Table) -> tuple[lance.LanceDataset, list[ShardSnapshot]]:
+def snapshots(table: memwal.Table, base: BaseTable | None = None) -> list[ShardSnapshot]:
+    """Every region as its newest manifest tells, without what the base table has already.
+
+    ``base`` is a version of the base table; by default the newest.
+    """
+    return _moment(table, base)[1]
+
+
+def _moment(
+    table: memwal.Table, base: BaseTable | None = None
+) -> tuple[lance.LanceDataset, list[ShardSnapshot]]:
     """The base table and what it does not have yet; the manifests are read first, as in all reads.
 
     What is merged in between is then in the base table, and left out of the rest.
     """
     manifests = read_manifests(table.location.store)
-    base = table.base()
+    base = base or table.base()
     found = []
     for region_id, manifest in manifests.items():
         snapshot = (
@@ -108,6 +126,12 @@ def everything(table: memwal.Table) -> Rows:
     ours, native = ordered(table.scan().to_table(), key), ordered(scan(table), key)
     assert ours == native
     return ours
+
+
+def shown(table: memwal.Table) -> dict[int, int | None]:
+    """Key to number, as both Lance's scanner and ours show it."""
+    everything(table)
+    return state(table)
 
 
 def collect_all(table: memwal.Table) -> None:

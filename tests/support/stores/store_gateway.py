@@ -1,6 +1,7 @@
 """A gateway before an object store: it counts requests, checks who asks, and fails on demand."""
 
 import http.client
+import json
 import re
 import socket
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from ssl import SSLContext
 from urllib.parse import urlsplit
 
@@ -189,6 +191,29 @@ class Sessions:
             "aws_session_token": token,
             "expires_at_millis": str(int((time.time() + seconds) * 1000)),
         }
+
+    @contextmanager
+    def kept_in(self, file: Path, seconds: float) -> Iterator[None]:
+        """Write new keys into a file, which are good for so long, until the block ends."""
+        over = threading.Event()
+
+        def write() -> None:
+            fresh = file.with_name("fresh.json")
+            fresh.write_text(json.dumps(self.issue(seconds)))
+            fresh.replace(file)
+
+        def keep_writing() -> None:
+            while not over.wait(seconds / 4):
+                write()
+
+        write()
+        agent = threading.Thread(target=keep_writing)
+        agent.start()
+        try:
+            yield
+        finally:
+            over.set()
+            agent.join()
 
     @property
     def issued(self) -> int:
