@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from histories.events import NEVER, UNKNOWN, Bound, History, Key, Level, Read
+from histories.events import NEVER, UNKNOWN, Bound, History, Key, Level, Read, Value
 from histories.register import Step, can_be_ordered
 from histories.smallest import Event, smallest
 from support.oracles.truth import Write, may_show
@@ -65,7 +65,7 @@ def check(history: History) -> list[Verdict]:
 def _check_key(
     key: Key, writes: Sequence[Write[int]], reads: Sequence[Read], bounds: Sequence[Bound]
 ) -> Verdict | None:
-    written = {write.value: write for write in writes if write.value is not None}
+    written: dict[Value, Write[int]] = {w.value: w for w in writes if w.value is not None}
     assert len(written) == sum(write.value is not None for write in writes), "values are not unique"
     flushed = _Bounds(bound for bound in bounds if bound.level == Level.FLUSHED)
     merged = _Bounds(bound for bound in bounds if bound.level == Level.MERGED)
@@ -82,7 +82,7 @@ def _check_key(
             end = math.inf
         return Step(True, event.value, event.begin, end, event.farthest, after)
 
-    steps = {event: step(event) for event in (*writes, *reads)}
+    steps: dict[Event, Step] = {event: step(event) for event in (*writes, *reads)}
 
     def verdict(wrong: Iterable[Event]) -> Verdict:
         events = sorted(wrong, key=lambda event: event.begin)
