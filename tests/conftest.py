@@ -187,11 +187,18 @@ def _folder_of_copied_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
     copied.keep_in(tmp_path_factory.mktemp("copied"))
 
 
+_data_folders = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
-    monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
+def _no_catalog_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # Not in the folder of the test, which most tests do not need: it is made and removed.
+    home = tmp_path_factory.getbasetemp() / "data" / str(next(_data_folders))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(home))
+        patch.delenv("MEMWAL_CATALOG_URL", raising=False)
+        patch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ WHOLE = (*SPARK, "helm/")
 # Default tests that wait long. They begin first, so that no process waits for them at the end.
 LONGEST = (
     *SPARK,
-    "canary/test_compat.py",
     "jobs/faults/",
     "interop/",
     "writer/",
