@@ -9,6 +9,7 @@ import lancedb
 import pytest
 from lancedb import LsmWriteSpec
 from lancedb.table import Table as LanceTable
+from support.data.copied import copied_table
 from support.data.merging import DIVIDED
 from support.data.tables import REGION, base_state, generations, keys, rows, state
 from support.oracles.native import collect_all
@@ -32,13 +33,15 @@ def by_lancedb(table: memwal.Table) -> LanceTable:
 @pytest.fixture
 def table(tmp_path: Path) -> memwal.Table:
     """Return a table with two merged generations: the first inserts, the second replaces."""
-    uri = str(tmp_path / "t.lance")
-    lance.write_dataset(rows({0: 0}), uri)
-    table = memwal.enable(uri, primary_key=["id"], region_spec="unsharded")
-    for values in ({1: 1, 2: 1, 3: 1}, {1: 2, 2: 2, 3: 2}):
-        table.upsert(rows(values))
-        table.merge()
-    return table
+
+    def make(uri: str) -> None:
+        lance.write_dataset(rows({0: 0}), uri)
+        table = memwal.enable(uri, primary_key=["id"], region_spec="unsharded")
+        for values in ({1: 1, 2: 1, 3: 1}, {1: 2, 2: 2, 3: 2}):
+            table.upsert(rows(values))
+            table.merge()
+
+    return copied_table("to lose its progress", tmp_path / "t.lance", make)
 
 
 def restore(table: memwal.Table, *, merged: int) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import lance
 import pytest
+from support.data.copied import copied_table
 from support.data.searched import Searched
-from support.data.tables import MakeTable, rows
+from support.data.tables import SCHEMA, MakeTable, rows
 from support.oracles.read_sources import forget_caches
 
 import memwal
@@ -15,13 +16,17 @@ from memwal.reader.base_indexes import merged_fragments
 
 
 @pytest.fixture
-def table(make_table: MakeTable) -> memwal.Table:
+def table(tmp_path: Path) -> memwal.Table:
     """Return a table with one fragment of each of three merges, and one that was appended."""
-    table = make_table()
-    for number in (1, 2):
-        merge(table, number)
-    lance.write_dataset(rows({99: 99}), table.uri, mode="append")
-    merge(table, 3)
+
+    def make(uri: str) -> None:
+        table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec="unsharded")
+        for number in (1, 2):
+            merge(table, number)
+        lance.write_dataset(rows({99: 99}), uri, mode="append")
+        merge(table, 3)
+
+    table = copied_table("of three merges", tmp_path / "merged", make)
     assert found(table) == [0, 1, 3]
     return table
 

@@ -9,6 +9,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from support.data.copied import copied_table
 from support.data.tables import flush, numbered, rows, state
 
 import memwal
@@ -21,12 +22,14 @@ PENDING = {1: 100, 11: 110, 25: 250, 31: 310, 900: 9}
 @pytest.fixture(params=[False, True], ids=["plain", "stable"])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> memwal.Table:
     """Keys 0 to 29 in three fragments, and two generations; one key of them is deleted."""
-    uri = str(tmp_path / "table")
-    lance.write_dataset(
-        numbered(0, 30), uri, max_rows_per_file=10, enable_stable_row_ids=request.param
-    )
-    table = memwal.enable(uri, region_spec="unsharded", primary_key=["id"])
-    flush(table, PENDING, [5])
+
+    def make(uri: str) -> None:
+        lance.write_dataset(
+            numbered(0, 30), uri, max_rows_per_file=10, enable_stable_row_ids=request.param
+        )
+        flush(memwal.enable(uri, region_spec="unsharded", primary_key=["id"]), PENDING, [5])
+
+    table = copied_table(f"replaced rows {request.param}", tmp_path / "table", make)
     check(table)
     return table
 

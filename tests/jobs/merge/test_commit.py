@@ -10,6 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.fragment import FragmentMetadata, write_fragments
+from support.data.copied import copied_table
 from support.data.tables import Rows, flush, rows
 from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
@@ -29,12 +30,15 @@ def numbered(start: int, count: int) -> pa.Table:
 @pytest.fixture
 def table(tmp_path: Path) -> memwal.Table:
     """A table whose index does not cover the last of its rows, some of which are deleted."""
-    uri = str(tmp_path / "indexed")
-    lance.write_dataset(numbered(0, ROWS), uri, max_rows_per_file=20_000)
-    lance.dataset(uri).create_scalar_index("id", "BTREE")
-    lance.write_dataset(numbered(ROWS, 10), uri, mode="append")
-    lance.dataset(uri).delete("id in (79990, 79991, 80005)")
-    return memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
+
+    def make(uri: str) -> None:
+        lance.write_dataset(numbered(0, ROWS), uri, max_rows_per_file=20_000)
+        lance.dataset(uri).create_scalar_index("id", "BTREE")
+        lance.write_dataset(numbered(ROWS, 10), uri, mode="append")
+        lance.dataset(uri).delete("id in (79990, 79991, 80005)")
+        memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
+
+    return copied_table("indexed but for the last rows", tmp_path / "indexed", make)
 
 
 WRITTEN: Rows = dict.fromkeys((79_989, 79_990, 79_995, 80_003, 80_005, 80_100), 1)

@@ -14,12 +14,14 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
+from support.data.copied import copied_table
 from support.data.damage import damage_column
 from support.data.merging import DIVIDED, elsewhere
 from support.data.tables import (
     Rows,
     base_state,
     flush,
+    flush_and_merge,
     folder,
     later,
     merged,
@@ -77,13 +79,14 @@ def check_merged(table: memwal.Table, expected: Rows) -> None:
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
     """Two regions, of which the base table has rows."""
-    uri = str(tmp_path / "table")
-    empty = rows({}).schema.empty_table()
-    lance.write_dataset(empty, uri, enable_stable_row_ids=request.param)
-    table = memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
-    flush(table, dict.fromkeys(range(60), 0))
-    table.merge()
-    return table
+
+    def make(uri: str) -> None:
+        empty = rows({}).schema.empty_table()
+        lance.write_dataset(empty, uri, enable_stable_row_ids=request.param)
+        table = memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
+        flush_and_merge(table, dict.fromkeys(range(60), 0))
+
+    return copied_table(f"divided {request.param}", tmp_path / "table", make)
 
 
 EXPECTED: Rows = {

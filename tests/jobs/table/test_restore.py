@@ -1,13 +1,15 @@
 """Restore the base table to a version, and decide about what it lost."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
+from support.data.copied import copied_table
 from support.data.tables import (
     REGION,
-    MakeTable,
+    SCHEMA,
     base_state,
     collect_now,
     flush,
@@ -41,14 +43,17 @@ def restore_by_pylance(table: memwal.Table, merged: int = 1) -> None:
 
 
 @pytest.fixture
-def table(make_table: MakeTable) -> memwal.Table:
+def table(tmp_path: Path) -> memwal.Table:
     """Return a table with two merged generations, and one that is pending."""
-    table = make_table()
-    for values in ({1: 1, 2: 1}, {1: 2, 3: 2}):
-        table.upsert(rows(values))
-        table.merge()
-    table.upsert(rows({4: 4}))
-    return table
+
+    def make(uri: str) -> None:
+        table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec="unsharded")
+        for values in ({1: 1, 2: 1}, {1: 2, 3: 2}):
+            table.upsert(rows(values))
+            table.merge()
+        table.upsert(rows({4: 4}))
+
+    return copied_table("to be restored", tmp_path / "table", make)
 
 
 RESTORED = {1: 1, 2: 1, 4: 4}

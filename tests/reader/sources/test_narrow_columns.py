@@ -1,13 +1,15 @@
 """Generations that are read together from memory show what generations read one by one show."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, keys, numbered, state
+from support.data.copied import copied_table
+from support.data.tables import SCHEMA, keys, numbered, state
 from support.oracles.read_sources import forget_caches
 
 import memwal
@@ -27,18 +29,21 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def backlog(make_table: MakeTable) -> memwal.Table:
+def backlog(tmp_path: Path) -> memwal.Table:
     """Return a table with merged rows, and four generations of each of two regions."""
-    table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 100))
-        writer.flush()
-        table.merge()
-        for number in range(1, 5):
-            writer.upsert(numbered(20 * number, 50, number))
-            writer.delete(keys(7 * number, 20 * number + 1))
+
+    def make(uri: str) -> None:
+        table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec="bucket:id:2")
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 100))
             writer.flush()
-    return table
+            table.merge()
+            for number in range(1, 5):
+                writer.upsert(numbered(20 * number, 50, number))
+                writer.delete(keys(7 * number, 20 * number + 1))
+                writer.flush()
+
+    return copied_table("narrow columns", tmp_path / "table", make)
 
 
 def shown(table: memwal.Table, options: dict[str, Any]) -> list[dict[str, Any]]:

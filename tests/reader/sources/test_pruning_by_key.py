@@ -1,13 +1,15 @@
 """Lookups ask no region that cannot have their keys."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, collect_now, keys, numbered, rows, state
+from support.data.copied import copied_table
+from support.data.tables import SCHEMA, MakeTable, collect_now, keys, numbered, rows, state
 from support.oracles import native
 from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import FaultyStores
@@ -34,13 +36,17 @@ def regions_read(table: memwal.Table, *values: int) -> int:
 
 
 @pytest.fixture
-def divided(faults: FaultyStores, make_table: MakeTable) -> memwal.Table:
+def divided(faults: FaultyStores, tmp_path: Path) -> memwal.Table:
     """Eight regions of which each has a few rows that are not merged; it was read before."""
-    table = make_table(buckets=8)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 100))
-        writer.flush()
-        writer.upsert(numbered(50, 100, n=1))
+
+    def make(uri: str) -> None:
+        table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec="bucket:id:8")
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 100))
+            writer.flush()
+            writer.upsert(numbered(50, 100, n=1))
+
+    table = copied_table("pruning by key", tmp_path / "divided", make)
     collect_sources(table.location)
     return table
 

@@ -1,11 +1,13 @@
 """Filters on rows that a lagging index does not cover show what Lance's own scan shows."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
+from support.data.copied import copied_table
 from support.data.tables import SCHEMA, MakeTable, keys, numbered, rows
 
 import memwal
@@ -23,12 +25,13 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable ids"])
 def lagging(
-    request: pytest.FixtureRequest, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> memwal.Table:
     """Return a table whose index on ``n`` covers the first of several fragments with holes."""
     monkeypatch.setattr(uncovered_rows, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(uncovered_rows, "_FEW_OF", 1)
-    return make_lagging(f"{make_table().uri}-{request.param}", request.param)
+    name = f"lagging-{request.param}"
+    return copied_table(name, tmp_path / name, lambda uri: make_lagging(uri, request.param))
 
 
 def make_lagging(uri: str, stable: bool, shift: int = 0) -> memwal.Table:

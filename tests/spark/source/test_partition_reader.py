@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import lance
 import pyarrow as pa
 import pytest
+from support.data.copied import copied_table
 from support.data.tables import SCHEMA, MakeTable, keys, rows, state
 from support.faults.collecting import DAY, collect
 from support.oracles.read_sources import forget_caches
@@ -77,14 +78,17 @@ def shown(made: LoadPlan, batches: list[pa.RecordBatch]) -> dict[int, int | None
 
 
 @pytest.fixture
-def table(make_table: MakeTable) -> memwal.Table:
+def table(tmp_path: Path) -> memwal.Table:
     """Return a table whose base rows are covered in part by two generations of each region."""
-    table = make_table(buckets=3)
-    write(table, dict.fromkeys(range(40), 0))
-    merge(table)
-    write(table, dict.fromkeys(range(20, 50), 1), deleted=[3, 4])
-    write(table, dict.fromkeys(range(30, 55), 2), deleted=[21])
-    return table
+
+    def make(uri: str) -> None:
+        table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec="bucket:id:3")
+        write(table, dict.fromkeys(range(40), 0))
+        merge(table)
+        write(table, dict.fromkeys(range(20, 50), 1), deleted=[3, 4])
+        write(table, dict.fromkeys(range(30, 55), 2), deleted=[21])
+
+    return copied_table("of a partition reader", tmp_path / "covered", make)
 
 
 EXPECTED = {

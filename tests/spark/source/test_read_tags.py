@@ -10,7 +10,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, age, keys, rows, state
+from support.data.copied import copied_table
+from support.data.tables import SCHEMA, age, keys, rows, state
 from support.faults.collecting import DAY, collect
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 
@@ -41,14 +42,17 @@ def write(table: memwal.Table, values: dict[int, int | None], *deleted: int) -> 
 
 
 @pytest.fixture
-def table(make_table: MakeTable) -> memwal.Table:
+def table(tmp_path: Path) -> memwal.Table:
     """Return a table with base rows, and two generations that are not merged in each region."""
-    table = make_table(buckets=2)
-    write(table, dict.fromkeys(range(15), 0))
-    table.merge()
-    write(table, dict.fromkeys(range(10, 20), 1), 3)
-    write(table, {20: 2})
-    return table
+
+    def make(uri: str) -> None:
+        table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec="bucket:id:2")
+        write(table, dict.fromkeys(range(15), 0))
+        table.merge()
+        write(table, dict.fromkeys(range(10, 20), 1), 3)
+        write(table, {20: 2})
+
+    return copied_table("tagged by readers", tmp_path / "table", make)
 
 
 @pytest.fixture

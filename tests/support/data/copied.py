@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
+import memwal
+
 _made: dict[str, Path] = {}
 _home: list[Path] = []
 
@@ -43,3 +45,12 @@ def copy_of(name: str, folder: Path, make: Callable[[Path], object], *, times: b
     # No links: some tests damage files in place.
     copy = shutil.copy2 if times else shutil.copyfile
     shutil.copytree(_made[name], folder, copy_function=copy, dirs_exist_ok=True)
+
+
+def copied_table(name: str, path: Path, make: Callable[[str], object]) -> memwal.Table:
+    """Open a copy of a table that ``make`` makes at an address when it is asked for first.
+
+    The copy has the times of now. ``name`` is unlike that of any other table.
+    """
+    copy_of(name, path.parent, lambda made: make(str(made / path.name)), times=False)
+    return memwal.open(str(path))
