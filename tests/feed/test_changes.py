@@ -477,6 +477,7 @@ def test_a_feed_is_that_of_its_token(table: memwal.Table, consumer: Consumer) ->
         table.changes(feed.token).to_table()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("grain", ["net", "log"])
 @pytest.mark.parametrize("is_consumer", [False, True])
 def test_the_changes_of_a_feed_are_fixed_when_it_is_made(

@@ -365,6 +365,7 @@ def expire(table: memwal.Table) -> None:
 
 
 class TestFaults:
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     @pytest.mark.parametrize("call", [commit, reset, drop, expire])
     def test_a_death_at_each_request(

@@ -166,6 +166,7 @@ def merge_meanwhile(
     return result
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("base", [{9: 0}, {1: 0}], ids=["a-new-key", "an-old-key"])
 @pytest.mark.parametrize("upserted", [{}, {2: 2}], ids=["nothing", "another-key"])
 def test_a_merger_gets_half_way_before_another(

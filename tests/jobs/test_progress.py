@@ -41,6 +41,7 @@ def prepare(table: memwal.Table, job: str) -> dict[str, Any]:
     return {"min_fragments": 2} if job == "compact" else {}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("run", [None, elsewhere], ids=["here", "elsewhere"])
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_reports_from_nothing_to_all(

@@ -72,6 +72,7 @@ def is_stable(table: memwal.Table) -> bool:
     return bool(lance.dataset(table.uri).has_stable_row_ids)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "commit",
     [
@@ -131,6 +132,7 @@ def test_few_keys_are_found_by_an_index_at_once(
     assert searched == [[0, 1, 2]]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("condition", ["id < 13", "id = 11", "id = 12", "id >= 20"])
 def test_deleted_rows_are_left_out_without_a_search(
     table: memwal.Table, searched: list[list[int]], condition: str

@@ -51,6 +51,7 @@ def is_due(table: memwal.Table) -> bool:
     return due(table.status(), Policy(), now=NOW, last_runs={})["index"].reason is not None
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("stable_row_ids", [False, True], ids=["addresses", "stable ids"])
 @pytest.mark.parametrize("write", [append, add, merge_insert, update])
 def test_an_index_covers_rows_that_were_written_directly(

@@ -440,6 +440,7 @@ def run_here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 class TestDeath:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("landed", [True, False])
     @pytest.mark.parametrize("dies", [True, False], ids=["dies", "does not know the outcome"])
     def test_at_the_commit_leaves_rows_and_progress_or_neither(

@@ -281,6 +281,7 @@ class TestTwoMergers:
 class TestDirectWrites:
     """Whoever writes straight into the base table while a merge runs."""
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("place", BEFORE_COMMITS)
     @pytest.mark.parametrize("tagged", [True, False], ids=["tagged", "gone"])
     def test_of_versions_that_are_cleaned_up_leave_one_row_each(

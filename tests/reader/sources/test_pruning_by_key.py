@@ -218,6 +218,7 @@ def test_a_filter_finds_rows_of_a_table_that_was_divided_anew_since(
         assert state(divided.scan(filter="id in (5, 6, 7)").to_table()) == {5: 2, 6: 2, 7: 0}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["list_folders", "head"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_filter_finds_rows_that_are_merged_and_collected_while_it_reads(

@@ -137,6 +137,7 @@ class TestSteps:
             producer.upsert(rows({2: 7}))
         assert state(table) == {**dict.fromkeys(range(9), 1), 1: 7, 2: 7}
 
+    @pytest.mark.few(2)
     @pytest.mark.usefixtures("one_by_one")
     @pytest.mark.parametrize(
         ("operation", "key", "after"),

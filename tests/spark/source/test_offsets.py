@@ -149,6 +149,7 @@ def life(table: memwal.Table, seed: int, *, cleaned: bool) -> Callable[[], objec
     return step
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("is_switched", [False, True], ids=["one kind", "switched"])
 @pytest.mark.parametrize(
     "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]

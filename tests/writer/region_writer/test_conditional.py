@@ -48,6 +48,7 @@ def writer_with(table: memwal.Table, values: Rows, where: str = "memtable") -> m
     return writer
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("where", WHERE)
 def test_a_row_is_written_if_it_is_as_it_was_read(
