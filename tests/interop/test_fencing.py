@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from support.data.merging import Merge
 from support.data.tables import base_state, keys, manifest, rows, state
 from support.oracles import native
 from support.oracles.native import everything
+from support.oracles.truth import Change, Truth
 
 import memwal
 from memwal.errors import RegionFencedError
@@ -25,35 +27,25 @@ WRITES = 6
 
 
 class Written:
-    """What the table may hold after writes of which some were never answered."""
+    """What all threads wrote, each time with a number of its own."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
+        self.truth: Truth[int] = Truth()
+        self.numbers = itertools.count()
         self._lock = threading.Lock()
-        self._possible: dict[int, set[int | None]] = {}
 
-    def next(self) -> int:
+    @contextmanager
+    def writing(self, change: Change[int], turn: int) -> Iterator[None]:
+        """Record a write, which is acknowledged if the block ends well."""
         with self._lock:
-            return next(self._numbers)
-
-    def begin(self, values: dict[int, int | None]) -> None:
+            begun = self.truth.begin(change, epoch=turn)
+        yield
         with self._lock:
-            for key, n in values.items():
-                self._possible.setdefault(key, {None}).add(n)
+            self.truth.acknowledge(begun)
 
-    def acknowledged(self, values: dict[int, int | None]) -> None:
+    def claimed(self, turn: int) -> None:
         with self._lock:
-            for key, n in values.items():
-                self._possible[key] = {n}
-
-    def check(self, found: dict[int, int | None]) -> None:
-        wrong = {
-            key: (found.get(key), possible)
-            for key, possible in self._possible.items()
-            if found.get(key) not in possible
-        }
-        assert not wrong, f"what was found, and what it could be: {wrong}"
-        assert set(found) <= set(self._possible)
+            self.truth.fence(None, turn)
 
 
 class Lane(threading.Thread):
@@ -82,22 +74,20 @@ class Lane(threading.Thread):
             self.enough.set()
 
     def _write(self) -> None:
-        number = self._written.next()
-        values: dict[int, int | None] = {number: number, self._shared_key: number}
-        self._written.begin(values)
-        self._writer.put(rows(values))
-        self._written.acknowledged(values)
+        number = next(self._written.numbers)
+        values = {number: number, self._shared_key: number}
+        with self._written.writing(values, self._writer.turn):
+            self._writer.put(rows(values))
         if number % 3 == 0:
-            self._written.begin({number: None})
-            self._writer.delete(keys(number))
-            self._written.acknowledged({number: None})
+            with self._written.writing({number: None}, self._writer.turn):
+                self._writer.delete(keys(number))
 
 
 class Writer:
     """A writer of either kind that claimed the region, with threads that write through it."""
 
     def __init__(self, table: memwal.Table, turn: int, written: Written) -> None:
-        self.is_ours = turn % 2 == 0
+        self.turn, self.is_ours = turn, turn % 2 == 0
         self.put: Callable[[pa.Table], None]
         self.delete: Callable[[pa.Array], None]
         self.close: Callable[[], None]
@@ -112,6 +102,7 @@ class Writer:
             self.put = lambda data: native.put(lances, table, data)
             self.delete = lambda key: lances.delete(pa.table({"id": key}))
             self.close = lances.close
+        written.claimed(turn)
         self.lanes = [Lane(number, self, written) for number in range(LANES)]
         for lane in self.lanes:
             lane.start()
@@ -169,7 +160,7 @@ def test_fencing_one_another(table: memwal.Table, first: str, merge: Merge) -> N
     writer.stop()
     assert manifest(table).writer_epoch == TURNS
     everything(table)
-    written.check(state(table))
+    written.truth.check(state(table), "our reader")
     merge(table)
     everything(table)
-    written.check(base_state(table))
+    written.truth.check(base_state(table), "the base table")
