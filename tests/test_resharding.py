@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.data.tables import MakeTable, base_state, keys, rows, state
 from support.oracles.native import collect_all, everything
+from support.oracles.truth import Truth
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed, skip_waits
 
 import memwal
@@ -129,7 +130,7 @@ def test_a_writer_that_is_open_is_fenced(make_table: MakeTable) -> None:
 def test_writes_go_on_until_the_change(make_table: MakeTable) -> None:
     """Everything that was acknowledged is there, whichever writer took it."""
     table = make_table(buckets=3)
-    acknowledged: dict[int, int] = {}
+    truth: Truth[int] = Truth()
     stop = threading.Event()
     refused: list[MemWalError] = []
 
@@ -140,12 +141,12 @@ def test_writes_go_on_until_the_change(make_table: MakeTable) -> None:
                 with table.writer() as writer:
                     while not stop.is_set():
                         number += 1
+                        begun = truth.begin({number % 50: number}, epoch=len(refused))
                         writer.upsert(rows({number % 50: number}))
-                        acknowledged[number % 50] = number
+                        truth.acknowledge(begun)
             except MemWalError as error:
-                # The number of a write that failed may or may not be there.
-                acknowledged.pop(number % 50, None)
                 refused.append(error)
+                truth.fence(None, epoch=len(refused))
 
     producer = threading.Thread(target=produce)
     producer.start()
@@ -155,9 +156,8 @@ def test_writes_go_on_until_the_change(make_table: MakeTable) -> None:
     finally:
         stop.set()
         producer.join()
-    found = state(table)
     assert refused
-    assert {key: found[key] for key in acknowledged} == acknowledged
+    truth.check(state(table), "a reader")
 
 
 def pending(faults: FaultyStores, table: memwal.Table, spec: RegionSpec) -> None:
