@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import lance
@@ -292,9 +293,7 @@ class Queries:
         from memwal.search import DISTANCE, search
 
         return self._found(
-            lambda sources, newest: search(
-                sources, newest, vector, column=column, prefilter=prefilter, **options
-            ),
+            partial(search, vector=vector, column=column, prefilter=prefilter, **options),
             options.get("columns"),
             [DISTANCE],
             # A filter after the search needs the nearest rows of all regions.
@@ -342,9 +341,7 @@ class Queries:
         from memwal.search import SCORE, search_text
 
         return self._found(
-            lambda sources, newest: search_text(
-                sources, newest, query, column=column, k=k, filter=filter, columns=columns
-            ),
+            partial(search_text, query=query, column=column, k=k, filter=filter, columns=columns),
             columns,
             [SCORE],
         )
@@ -384,11 +381,10 @@ class Queries:
         from memwal.search import DISTANCE, RELEVANCE, SCORE, search_hybrid
 
         return self._found(
-            lambda sources, newest: search_hybrid(
-                sources,
-                newest,
-                vector,
-                query,
+            partial(
+                search_hybrid,
+                vector=vector,
+                query=query,
                 vector_column=vector_column,
                 text_column=text_column,
                 weight=weight,

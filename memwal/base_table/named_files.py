@@ -127,35 +127,25 @@ def find_bad_files(
     return [bad for result in results for bad in result]
 
 
-def check_new_files(
-    store: ObjectStore,
-    manifest: bytes,
-    *,
-    folder: str = "",
-    before: bytes | None = None,
-    listed: Mapping[str, int] = MappingProxyType({}),
-) -> bytes:
-    """Check the files that a manifest names and its predecessor ``before`` does not.
+def check_new_files(store: ObjectStore, manifest: bytes, *, before: bytes | None) -> bytes:
+    """Check the files that a table's manifest names and its predecessor ``before`` does not.
 
-    For ``listed`` see :func:`find_bad_files`. Returns the manifest to commit, see
-    :func:`_correct_segments`. Raises LostWriteError if one of the files, or the manifest itself,
-    was not written whole.
+    Returns the manifest to commit, see :func:`_correct_segments`. Raises LostWriteError if one of
+    the files, or the manifest itself, was not written whole.
     """
     try:
-        manifest = _correct_segments(store, manifest, folder, before)
+        manifest = _correct_segments(store, manifest, before)
         files = named_files(manifest)
     except CorruptDataError as error:
         raise LostWriteError(f"{error}; nothing was committed") from error
     if before is not None:
         named_before = set(named_files(before))
         files = [file for file in files if file not in named_before]
-    refuse(find_bad_files(store, files, folder=folder, listed=listed))
+    refuse(find_bad_files(store, files))
     return manifest
 
 
-def _correct_segments(
-    store: ObjectStore, manifest: bytes, folder: str, before: bytes | None
-) -> bytes:
+def _correct_segments(store: ObjectStore, manifest: bytes, before: bytes | None) -> bytes:
     """Return a manifest that says where the files of new index segments are.
 
     When Lance remaps a segment of the table that a shallow clone was made from, it stores the files
@@ -164,11 +154,10 @@ def _correct_segments(
     segments = external_segments(manifest)
     if segments and before is not None:
         segments -= external_segments(before)
-    prefix = f"{folder}/" if folder else ""
     own = {
         segment
         for segment in segments
-        if any(True for _ in store.list(prefix + index_file_key(segment, "").rstrip("/")))
+        if any(True for _ in store.list(index_file_key(segment, "").rstrip("/")))
     }
     return with_own_segments(manifest, own) if own else manifest
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from memwal.base_table.commit_records import REWRITE, commit_operation
 from memwal.base_table.snapshot import BaseTable, data_files, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
-from memwal.lsm.indexes.catchup import caught_up
+from memwal.lsm.indexes.catchup import caught_up, covered_fragments
 from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.latest import ROW_ADDRESS, find_newest
@@ -156,11 +156,6 @@ def find_index(
         ),
         default=None,
     )
-
-
-def covered_fragments(index: IndexDescription) -> set[int]:
-    """Return the fragments that the segments of an index cover."""
-    return {fragment for segment in index.segments for fragment in segment.fragment_ids}
 
 
 def uncovered_fragments(base: BaseTable, names: Sequence[str]) -> tuple[int, ...]:

@@ -20,10 +20,10 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.expressions.predicate import literals, quoted
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
-from memwal.lsm.indexes.catchup import segment_location
+from memwal.lsm.indexes.catchup import covered_fragments, segment_location
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.key_matches import keys_among, mark_newest_rows, match_keys
-from memwal.reader.base_indexes import covered_fragments, find_index
+from memwal.reader.base_indexes import find_index
 from memwal.reader.latest import ROW_ADDRESS, read_keys
 from memwal.reader.row_set import ROW_ID, contains, group_batches
 from memwal.reader.sources.cache import LruCache, version_key

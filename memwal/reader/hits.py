@@ -12,11 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.reader.blobs import described
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import encode_row_set
 from memwal.reader.scan import output_schema
-from memwal.reader.sources.generation import ReadSources
+from memwal.reader.sources.generation import ReadSources, described
 from memwal.reader.sources.narrow_columns import take_stored
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.util.arrays import Mask, Numbers, RowIds, distinct

@@ -30,12 +30,16 @@ from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.key_matches import newest_row_positions
 from memwal.reader.base_rows import addresses_in_pages, key_predicate, rows_of_keys
-from memwal.reader.blobs import described
 from memwal.reader.latest import ROW_ADDRESS, find_newest
 from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.cache import LruCache, version_key
-from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
+from memwal.reader.sources.generation import (
+    GenerationSource,
+    ReadSources,
+    described,
+    write_in_memory,
+)
 from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
 from memwal.reader.sources.narrow_columns import layout_of, take_stored
 from memwal.reader.sources.pruning import key_routing
@@ -204,7 +208,7 @@ def _name_bad_blob(
 
 def _find(
     sources: ReadSources, keys: pa.Table, names: Sequence[str]
-) -> tuple[pa.Array, list[_FoundRows]]:
+) -> tuple[pa.Array, list[_FoundKeys]]:
     """Return the distinct keys, one value each, and their rows by the source that has them."""
     base = sources.base
     keys = keys.select(list(base.primary_key))
@@ -220,25 +224,9 @@ def _find(
             hashes = hash_keys(columns_of_key.columns)
             hits = _from_all(sources, _WantedKeys(columns_of_key, encoded, hashes), names)
         else:
-            hits = [_FoundRows(None, _from_base(base, columns_of_key, encoded, names))]
+            rows = _from_base(base, columns_of_key, encoded, names)
+            hits = [_FoundKeys(None, np.arange(len(encoded)), rows)]
     return encoded, hits
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FoundRows:
-    """Rows that a source has, None for the base table."""
-
-    source: GenerationSource | None
-    rows: pa.Table
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Return whether the rows are those of a MemTable, as they were written."""
-        return self.source is not None and self.source.snapshot is not None
-
-    def dataset(self, base: BaseTable) -> lance.LanceDataset:
-        """Return the data set that has the rows."""
-        return base.dataset if self.source is None else self.source.dataset
 
 
 def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Positions]:
@@ -266,7 +254,7 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
     return positions
 
 
-def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> list[_FoundRows]:
+def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> list[_FoundKeys]:
     """Read rows from the generations, and keys that none can have from the base table."""
     base = sources.base
     regions: dict[UUID, list[GenerationSource]] = {}
@@ -299,9 +287,7 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
     if undecided.any():
         # Filters let them pass in vain.
         hits += look_up(np.flatnonzero(undecided))
-    if len(searches) > 1:
-        hits = _newest_of_regions(sources, hits, keys)
-    return [_FoundRows(hit.source, hit.rows) for hit in hits]
+    return _newest_of_regions(sources, hits, keys) if len(searches) > 1 else hits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -311,6 +297,15 @@ class _FoundKeys:
     source: GenerationSource | None  # None for the base table, for keys that no generation has.
     at: Positions
     rows: pa.Table
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Return whether the rows are those of a MemTable, as they were written."""
+        return self.source is not None and self.source.snapshot is not None
+
+    def dataset(self, base: BaseTable) -> lance.LanceDataset:
+        """Return the data set that has the rows."""
+        return base.dataset if self.source is None else self.source.dataset
 
 
 def _newest_of_regions(
@@ -352,8 +347,7 @@ class _RegionSearch:
         asked = keys.hashes[positions]
         self.candidates = np.zeros(len(keys.encoded), np.bool_)  # Keys that any of them may have.
         for source in generations:
-            # Of a generation whose Bloom filter fits the table's present schema.
-            folder = source.folder if source.snapshot is None else None
+            folder = source.folder
             might = None if folder is None else might_hold_if_read(base, folder, asked)
             if might is None:
                 self.candidates[positions] = True
@@ -370,9 +364,8 @@ class _RegionSearch:
         hits: list[_FoundKeys] = []
         for source, mask in self.generations:
             possible = np.flatnonzero(remaining if mask is None else remaining & mask)
-            folder = source.folder if source.snapshot is None else None
-            if mask is None and folder is not None and len(possible):
-                possible = possible[might_hold(self.base, folder, keys.hashes[possible])]
+            if mask is None and source.folder is not None and len(possible):
+                possible = possible[might_hold(self.base, source.folder, keys.hashes[possible])]
             if not len(possible):
                 continue
             hit = _from_generation(self.base, source, keys, possible, names)

@@ -27,11 +27,15 @@ from memwal.reader.base_rows import (
     replaced_rows,
     rows_of_keys,
 )
-from memwal.reader.blobs import read_in_memory
 from memwal.reader.latest import ROW_ADDRESS, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.cache import LruCache
-from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
+from memwal.reader.sources.generation import (
+    GenerationSource,
+    ReadSources,
+    read_in_memory,
+    write_in_memory,
+)
 from memwal.reader.sources.narrow_columns import (
     FragmentLayout,
     filter_uncovered,

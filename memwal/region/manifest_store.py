@@ -107,7 +107,7 @@ class RegionManifestStore:
         """
         if recent is not None:
             with suppress(ObjectNotFoundError):
-                if not self._has_next(recent):
+                if not self.has_successor(recent):
                     return known or self.read(recent)
         hint = self.read_hint()
         if hint is not None:
@@ -129,7 +129,14 @@ class RegionManifestStore:
 
     def read(self, version: int) -> RegionManifest:
         """Read one version. Raises ObjectNotFoundError if it was trimmed or never written."""
-        return self._decode(version, self._store.get(manifest_key(self.region_id, version)))
+        key = manifest_key(self.region_id, version)
+        manifest = RegionManifest.decode(self._store.get(key), name=key)
+        if manifest.version != version or manifest.region_id != self.region_id:
+            raise CorruptDataError(
+                f"{key} claims to be version {manifest.version} of region "
+                f"{manifest.region_id}; nothing was changed, restore it from a backup"
+            )
+        return manifest
 
     def is_latest(self, manifest: RegionManifest) -> bool:
         """Return whether no newer version exists. Costs two HEAD requests, and reads the hint."""
@@ -139,15 +146,16 @@ class RegionManifestStore:
             and not self._was_trimmed(manifest.version, self.read_hint())
         )
 
-    def has_successor(self, manifest: RegionManifest) -> bool:
-        """Return whether a newer version was written, by one request.
+    def has_successor(self, version: int) -> bool:
+        """Return whether a version newer than one that was read was written, by one request.
 
         False also if it was trimmed, which is so only if more than :data:`RECENT_SECONDS` have
-        passed since ``manifest`` was the newest. Raises ObjectNotFoundError if a local disk does
-        not have ``manifest`` any more: it was trimmed, or the folder of the region is not in its
-        place.
+        passed since ``version`` was the newest. Raises ObjectNotFoundError if a local disk does not
+        have ``version`` any more: it was trimmed, or the folder of the region is not in its place.
         """
-        return self._has_next(manifest.version)
+        key, folder = manifest_key(self.region_id, version + 1), manifest_dir(self.region_id)
+        proof = manifest_key(self.region_id, version).removeprefix(f"{folder}/")
+        return self._store.exists_within(key, within=folder, proof=proof)
 
     def list_versions(self) -> dict[int, ObjectInfo]:
         """List the stored versions, each with size and time of its object."""
@@ -349,33 +357,13 @@ class RegionManifestStore:
     def _exists(self, version: int) -> bool:
         return self._store.exists(manifest_key(self.region_id, version))
 
-    def _has_next(self, version: int) -> bool:
-        """Return whether the version after one that was read exists, by one request.
-
-        Raises ObjectNotFoundError if the folder of the region is not in its place, where it has the
-        version that was read.
-        """
-        key, folder = manifest_key(self.region_id, version + 1), manifest_dir(self.region_id)
-        proof = manifest_key(self.region_id, version).removeprefix(f"{folder}/")
-        return self._store.exists_within(key, within=folder, proof=proof)
-
     def _probe_from(self, version: int) -> RegionManifest | None:
         try:
-            while self._has_next(version):
+            while self.has_successor(version):
                 version += 1
             return self.read(version)
         except ObjectNotFoundError:
             return None
-
-    def _decode(self, version: int, data: bytes) -> RegionManifest:
-        key = manifest_key(self.region_id, version)
-        manifest = RegionManifest.decode(data, name=key)
-        if manifest.version != version or manifest.region_id != self.region_id:
-            raise CorruptDataError(
-                f"{key} claims to be version {manifest.version} of region "
-                f"{manifest.region_id}; nothing was changed, restore it from a backup"
-            )
-        return manifest
 
     def _read_hint_bytes(self) -> bytes | None:
         # A hint that is not a readable file is worth as much as an absent one.

@@ -74,18 +74,6 @@ class Router:
     Raises InvalidInputError if the spec does not fit the schema of the table.
     """
 
-    __slots__ = (
-        "_adopted",
-        "_all_regions",
-        "_cache",
-        "_has_lance_ids",
-        "_known",
-        "_single",
-        "_sources",
-        "_spec",
-        "_value_types",
-    )
-
     def __init__(self, spec: RegionSpec, schema: pa.Schema) -> None:
         self._value_types = spec.value_types(schema)
         self._spec = spec

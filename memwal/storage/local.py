@@ -105,7 +105,7 @@ class LocalStore(ObjectStore):
         path = self._path(key)
         try:
             try:
-                self._write(path, data, self._create_once)
+                self._write(path, lambda place: self._create_once(place, data))
             except FileExistsError:
                 # The existing object may be from an earlier call of this process whose last step
                 # failed, may be a moment old, or from a process that does not fsync. The caller
@@ -118,12 +118,12 @@ class LocalStore(ObjectStore):
     def put(self, key: str, data: Data) -> None:
         path = self._path(key)
         with _translated("store", path):
-            self._write(path, data, partial(self._write_once, publish=_replace))
+            self._write(path, lambda place: self._publish(place, (data,), _replace))
 
     def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
         path = self._path(key)
         with _translated("store", path), self._placed(path) as place:
-            self._publish(place.path, chunks, _replace)
+            self._publish(place, chunks, _replace)
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
@@ -136,7 +136,7 @@ class LocalStore(ObjectStore):
                 ):
                     if local_files.read_file(place.path) != expected:
                         raise changed
-                    self._write_once(place, data, publish=os.replace)
+                    self._publish(place, (data,), os.replace)
             except (FileNotFoundError, NotADirectoryError):
                 raise changed from None
 
@@ -376,12 +376,12 @@ class LocalStore(ObjectStore):
         folder = object_store.check_prefix(prefix)
         return os.path.join(self._root, folder) if folder else self._root
 
-    def _write(self, path: str, data: Data, write_once: Callable[[Place, Data], None]) -> None:
+    def _write(self, path: str, write_once: Callable[[Place], None]) -> None:
         folder = _folder_of(path)
         for _ in range(_MAX_ATTEMPTS):
             try:
                 with self._placed(path) as place:
-                    write_once(place, data)
+                    write_once(place)
                 return
             except FileNotFoundError:
                 check_not_broken(folder)
@@ -430,7 +430,7 @@ class LocalStore(ObjectStore):
         if unnamed is None:
             unnamed = self._unnamed[device] = keeps_unnamed_files(folder)
         if not unnamed:
-            self._write_once(place, data, publish=_link)
+            self._publish(place, (data,), _link)
             return
         try:
             link_new_file(folder, path, data, durable=self._durable)
@@ -440,17 +440,15 @@ class LocalStore(ObjectStore):
             # Some sandboxes forbid this link but not the one of a named file. If they forbid that
             # one too, it raises the error that names the next step.
             self._unnamed[device] = False
-            self._write_once(place, data, publish=_link)
+            self._publish(place, (data,), _link)
             return
         self._make_durable(path)
 
-    def _write_once(self, place: Place, data: Data, *, publish: Callable[[str, str], None]) -> None:
-        self._publish(place.path, (data,), publish)
-
     def _publish(
-        self, path: str, chunks: Iterable[Data], publish: Callable[[str, str], None]
+        self, place: Place, chunks: Iterable[Data], publish: Callable[[str, str], None]
     ) -> None:
         """Write a temporary file, give it its name with ``publish``, and make the name durable."""
+        path = place.path
         temporary = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.tmp")
         try:
             write_chunks(temporary, chunks, durable=self._durable)

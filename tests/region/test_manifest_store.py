@@ -267,7 +267,7 @@ def test_a_newer_version_is_not_missed_while_the_region_is_away(
         store.delete(version_hint_key(REGION))
 
     def look() -> bool:
-        assert manifests.has_successor(older)
+        assert manifests.has_successor(older.version)
         return manifests.read_latest(recent=2, known=older if known else None) in (newest, None)
 
     path = Path(store.uri) / region_dir(REGION)

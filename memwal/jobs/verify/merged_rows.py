@@ -36,9 +36,9 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
 from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable
 from memwal.jobs.verify.findings import Finding
+from memwal.lsm.indexes.catchup import covered_fragments
 from memwal.lsm.region_places import RegionPlaces
 from memwal.quality.quarantine import FOLDER, Quarantine
-from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.base_rows import scan_keys
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, read_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation

@@ -147,7 +147,7 @@ class CarriedCatchUp:
         existing = frozenset(base.dataset.fragment_ids())
         names = set(maintained_index_names(base)) - set(unusable_indexes(base))
         return {
-            index.name: cls(found, _covered(index) & existing)
+            index.name: cls(found, covered_fragments(index) & existing)
             for index in base.dataset.describe_indices()
             if index.name in names and (found := caught_up(base, index.name))
         }
@@ -161,7 +161,8 @@ class CarriedCatchUp:
         return replace(self, fragments=fragments)
 
 
-def _covered(index: IndexDescription) -> frozenset[int]:
+def covered_fragments(index: IndexDescription) -> frozenset[int]:
+    """Return the fragments that the segments of an index cover."""
     return frozenset(number for segment in index.segments for number in segment.fragment_ids)
 
 
@@ -178,7 +179,7 @@ def with_carried_coverage(base: BaseTable, carried: Mapping[str, CarriedCatchUp]
         before = carried.get(index.name)
         if before is None or index.name in unusable:
             continue
-        if before.fragments <= existing & _covered(index):
+        if before.fragments <= existing & covered_fragments(index):
             recorded = complete.catchup.get(index.name, {})
             kept[index.name] = {
                 **recorded,

@@ -16,7 +16,7 @@ from memwal.lsm.memtable.rows import Rows, RowView
 from memwal.util.arrays import Mask
 
 _Vectors = npt.NDArray[Any]
-_Distance = Callable[[_Vectors, _Vectors], _Vectors]
+Distance = Callable[[_Vectors, _Vectors], _Vectors]
 
 # Rows per block, so that intermediate results stay in the processor's cache.
 _BLOCK_ROWS = 2048
@@ -56,7 +56,7 @@ def nearest_rows(
     fit it.
     """
     dtype, dimension = _vector_type(view, column)
-    distance = _distance(metric, dtype, column)
+    distance = distance_of(metric, dtype, column)
     vector = _query_vector(query, dtype, dimension, column)
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
@@ -80,7 +80,7 @@ def _measure(
     vectors: _Vectors,
     query: _Vectors,
     mask: Mask | None,
-    distance: _Distance,
+    distance: Distance,
     *,
     out: npt.NDArray[np.float32],
 ) -> None:
@@ -136,7 +136,7 @@ def _hamming(vectors: _Vectors, query: _Vectors) -> _Vectors:
     return distances
 
 
-_FLOAT_METRICS: Final[dict[str, _Distance]] = {
+_FLOAT_METRICS: Final[dict[str, Distance]] = {
     "l2": _l2,
     "euclidean": _l2,
     "cosine": _cosine,
@@ -145,7 +145,11 @@ _FLOAT_METRICS: Final[dict[str, _Distance]] = {
 _METRICS: Final = (*_FLOAT_METRICS, "hamming")
 
 
-def _distance(metric: str, dtype: np.dtype[np.number], column: str) -> _Distance:
+def distance_of(metric: str, dtype: np.dtype[np.number], column: str) -> Distance:
+    """Return the function that measures the rows of vectors, shape (rows, dimension), and a query.
+
+    Raises InvalidInputError if there is no such metric, or it does not fit the type of a column.
+    """
     name = metric.lower()
     if name not in _METRICS:
         raise InvalidInputError(f"there is no metric {metric}; choose one of {', '.join(_METRICS)}")

@@ -229,12 +229,11 @@ class _EpochRaise:
             if self._find_damage(self.manifests.read_latest(), survey) is not None:
                 raise damage
             raise ConflictError(f"the manifest of region {base.region_id} changed during a claim")
-        claimed = (
-            self.first
-            if latest is None
-            else replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
-        )
+        claimed = base
         if latest is not None:
+            claimed = replace(
+                latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1
+            )
             # The previous manifest may come from a writer that does not sync.
             self.store.barrier(up_to=manifest_key(latest.region_id, latest.version))
         verified_at = self.clock()

@@ -225,9 +225,7 @@ def lost_log_error(
     listing found after that manifest was read, 0 for none. Costs a request only if that is before
     ``logged``.
     """
-    if newest >= logged:
-        return None
-    if has_entry(store, region_id, logged):
+    if newest >= logged or has_entry(store, region_id, logged):
         return None
     return CorruptDataError(
         f"the log of region {region_id} is lost: it has no entry at or behind position {logged}, "

@@ -66,10 +66,6 @@ class LogReader:
             survey=self.survey,
         )
 
-    def needs_replay(self, entry: WalEntry) -> bool:
-        """Return whether an entry has rows of ``generation`` or a later one."""
-        return needs_replay(entry, current_generation=self.generation)
-
     def convert(self, position: int, entry: WalEntry) -> list[pa.RecordBatch]:
         """Return the entry's rows as stored rows of the table."""
         if self.skip_unusable:
@@ -79,7 +75,7 @@ class LogReader:
     def rows(self, *, after: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the stored rows of ``generation`` and later ones."""
         for position, entry in self.entries(after=after, last=last):
-            if self.needs_replay(entry):
+            if needs_replay(entry, current_generation=self.generation):
                 yield from self.convert(position, entry)
 
 
@@ -337,7 +333,7 @@ def _read_runs(
     for position, entry in log.entries(after=expected - 1, last=claim.next_position - 1):
         torn += range(expected, position)
         expected = position + 1
-        if not log.needs_replay(entry):
+        if not needs_replay(entry, current_generation=log.generation):
             continue
         batches = log.convert(position, entry)
         cost = joiner.cost(batches)

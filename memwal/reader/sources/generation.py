@@ -16,7 +16,18 @@ from uuid import UUID
 import lance
 import pyarrow as pa
 
-from memwal.base_table.blobs import blob_names, is_blob_v2, with_values, write_options
+from memwal.base_table.blobs import (
+    BlobHandling,
+    blob_names,
+    describe,
+    has_external,
+    is_blob,
+    is_blob_v2,
+    own_bytes,
+    read_schema,
+    with_values,
+    write_options,
+)
 from memwal.base_table.region_marks import UNMARKED
 from memwal.base_table.required_regions import region_error
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
@@ -232,6 +243,31 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
         data_storage_version="2.2" if any(map(is_blob_v2, rows.schema)) else None,
         **write_options(rows.schema),
     )
+
+
+def read_in_memory(batch: pa.RecordBatch, handling: BlobHandling | None) -> pa.RecordBatch:
+    """Return rows of a MemTable as a scan of Lance would give them, also their blob columns."""
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not is_blob(field):
+            columns.append(column)
+        elif handling != "all_binary":
+            columns.append(describe(column, field))
+        elif has_external(column, field):
+            dataset = write_in_memory(pa.table([column], schema=pa.schema([field])))
+            rows = dataset.scanner(blob_handling="all_binary", scan_in_order=True).to_table()
+            columns.append(rows.column(0).combine_chunks())
+        else:
+            columns.append(own_bytes(column, field))
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(batch.schema, handling))
+
+
+def described(rows: pa.Table) -> pa.Table:
+    """Return rows of a MemTable as a scan would give them, with descriptions."""
+    if not any(map(is_blob, rows.schema)):
+        return rows
+    batches = [read_in_memory(batch, None) for batch in rows.to_batches()]
+    return pa.Table.from_batches(batches, read_schema(rows.schema))
 
 
 _serialized: LruCache[bytes] = LruCache(256)

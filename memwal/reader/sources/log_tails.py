@@ -80,7 +80,7 @@ def read_tails(
     looked_at = [*manifests.values(), *(own if unchecked else ())]
     is_old = run_all(
         [
-            partial(RegionManifestStore(store, manifest.region_id).has_successor, manifest)
+            partial(RegionManifestStore(store, manifest.region_id).has_successor, manifest.version)
             for manifest in looked_at
         ]
     )

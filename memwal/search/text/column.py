@@ -14,11 +14,11 @@ import numpy as np
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME
-from memwal.lsm.indexes.catchup import segment_location
+from memwal.lsm.indexes.catchup import covered_fragments, segment_location
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex, Tokenizer
-from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
+from memwal.reader.base_indexes import Bridge, find_gap
 from memwal.reader.base_rows import ReplacedRows, replaced_rows
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
@@ -217,9 +217,8 @@ class _ColumnOpener:
                 reason,
             )
             return [self._unindexed(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
-        document_sets: list[DocumentSet] = []
         find_phrase = phrase_matcher(version_key(base), base.dataset, fast=True)
-        document_sets += [
+        document_sets = [
             base_documents(base, partition, fragments, replaced, find_phrase)
             for partition, fragments in self._parts()
         ]

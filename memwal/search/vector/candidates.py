@@ -9,7 +9,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import lance
 import numpy as np
@@ -21,7 +21,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
+from memwal.lsm.memtable.vector_index import Neighbours, distance_of, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index, options_key
 from memwal.reader.base_rows import cheap_replaced_rows, note_compared_rows
 from memwal.reader.hits import BASE, Hits
@@ -58,6 +58,7 @@ def nearest_multivectors(
     *,
     k: int,
     metric: str,
+    column: str,
     allowed: Mask | None = None,
 ) -> Neighbours:
     """Find the nearest rows of a multivector column, with the distances that Lance computes.
@@ -65,11 +66,13 @@ def nearest_multivectors(
     The distance of a row is the sum, over the query's vectors, of the distance of the row's nearest
     vector. Rows without vectors, or with a distance that is not finite, are left out. ``vectors``
     are lists of fixed-size lists, ``query`` has shape (vectors, dimension), and the metric is l2,
-    cosine or dot. Only rows in the mask ``allowed`` are returned.
+    cosine or dot. Only rows in the mask ``allowed`` are returned. Raises InvalidInputError, which
+    names ``column``, for another metric.
     """
     lengths = pc.fill_null(pc.list_value_length(vectors), 0).to_numpy().astype(np.int64)
     rows = np.flatnonzero(lengths if allowed is None else lengths * allowed)
     distances = np.full(len(vectors), np.nan, np.float32)
+    distance = distance_of(metric, query.dtype, column)
     if len(rows):
         inner = pc.list_flatten(vectors.take(pa.array(rows)))
         values = np.asarray(pc.list_flatten(inner)).reshape(-1, query.shape[1])
@@ -77,7 +80,7 @@ def nearest_multivectors(
         starts = np.cumsum(lengths[rows]) - lengths[rows]
         summed = np.zeros(len(rows))
         for vector in query.astype(values.dtype):
-            summed += np.minimum.reduceat(_vector_distances(values, vector, metric), starts)
+            summed += np.minimum.reduceat(distance(values, vector), starts)
         distances[rows] = summed
     near = np.argsort(distances, kind="stable")[:k]
     near = near[np.isfinite(distances[near])]
@@ -94,7 +97,7 @@ def rank_vectors(
     """Rank vectors that were read by their exact distance."""
     if query.is_multi:
         return nearest_multivectors(
-            vectors, query.vector, k=k, metric=query.metric, allowed=allowed
+            vectors, query.vector, k=k, metric=query.metric, column=query.column, allowed=allowed
         )
     rows = pa.table([vectors], names=["vector"])
     view = RowView.of(rows.schema, rows.to_batches())
@@ -235,19 +238,6 @@ def base_candidates(
         near = rank_vectors(select_vectors(read, query.column), query, k=len(rows))
         rows, distances = rows[near.rows], near.distances
     return Hits.of(BASE, rows, distances)
-
-
-def _vector_distances(
-    vectors: npt.NDArray[np.floating], query: npt.NDArray[np.floating], metric: str
-) -> Any:
-    with np.errstate(all="ignore"):
-        if metric == "l2":
-            difference = vectors - query
-            return np.vecdot(difference, difference)
-        products = vectors @ query
-        if metric == "cosine":
-            products /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
-        return 1 - products
 
 
 def _is_exact(index: IndexDescription | None, query: VectorQuery) -> bool:

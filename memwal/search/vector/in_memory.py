@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.lsm.indexes.catchup import covered_fragments
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import nearest_rows
-from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.hits import Hits
 from memwal.reader.merged_scan import is_filtered_by_index, names_in
 from memwal.reader.sources.cache import LruCache, cache_budget

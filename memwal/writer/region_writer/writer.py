@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -19,6 +18,7 @@ from memwal.errors import (
 )
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import wal_dir
+from memwal.format.wal_layout import AppliedSteps
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.indexes.maintained import maintained_indexes
@@ -49,8 +49,6 @@ from memwal.writer.region_writer.handle import (
 from memwal.writer.region_writer.memtables import MemTable, MemTables
 from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.stats import RegionStats
-
-logger = logging.getLogger(__name__)
 
 # Checking the epoch costs microseconds on a local disk, and a request elsewhere. Both intervals are
 # far below the grace period of the garbage collector.
@@ -170,14 +168,22 @@ class RegionWriter:
                 self._enqueue(write)
         return write
 
-    def begin(self, rows: WholeRows) -> tuple[PendingWrite, GroupEntry | None]:
+    def begin(
+        self, rows: WholeRows, *, applied: AppliedSteps | None = None
+    ) -> tuple[PendingWrite, GroupEntry | None]:
         """Start a durable write that the caller completes, along with writes of other regions.
 
         Returns the entry of the write in the log, which is reserved for it: the caller stores and
-        ends it. It is None if the log is busy: the write is then queued like any other. Raises the
-        errors of :meth:`write`.
+        ends it. It is None if the log is busy: the write is then queued like any other. For a step,
+        ``applied`` is what its entry records. Raises the errors of :meth:`write`.
         """
-        return self._begin(PendingWrite(rows.batches, rows.row_schema))
+        write = PendingWrite(rows.batches, rows.row_schema, applied=applied)
+        with self._lock:
+            self._wait_for_room()
+            if not self._log_queue.try_reserve(write):
+                self._enqueue(write)
+                return write, None
+        return write, GroupEntry(self._entry_writer, [write], reserved=self._log_queue)
 
     def check_step(self, step: Step) -> None:
         """Raise SourceRestartedError if the region refuses a step."""
@@ -192,22 +198,13 @@ class RegionWriter:
         applied = self._steps.begin(step)
         if applied is None:
             return finished_write(), None
-        write = PendingWrite(rows.batches, rows.row_schema, applied=applied)
         try:
-            started = self._begin(write)
+            write, entry = self.begin(rows, applied=applied)
         except BaseException:
             self._steps.end(None)
             raise
         write.call_when_done(lambda: self._steps.end(applied if write.error is None else None))
-        return started
-
-    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, GroupEntry | None]:
-        with self._lock:
-            self._wait_for_room()
-            if not self._log_queue.try_reserve(write):
-                self._enqueue(write)
-                return write, None
-        return write, GroupEntry(self._entry_writer, [write], reserved=self._log_queue)
+        return write, entry
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:

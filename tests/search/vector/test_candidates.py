@@ -1,6 +1,7 @@
 """Rows with several vectors each, in every kind of place."""
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +101,17 @@ def test_distances_of_lance_and_of_nothing() -> None:
         ]
     )
     query = np.array([[1, 0], [0, 1]], np.float32)
-    found = nearest_multivectors(vectors, query, k=9, metric="cosine")
+    found = nearest_multivectors(vectors, query, k=9, metric="cosine", column="v")
     assert found.rows.tolist() == [0, 3]
     np.testing.assert_allclose(found.distances, [0, 2 - 2**0.5], atol=1e-6)
-    found = nearest_multivectors(vectors, query, k=1, metric="l2", allowed=np.arange(5) > 0)
+    find = partial(nearest_multivectors, vectors, query, k=1, column="v")
+    found = find(metric="l2", allowed=np.arange(5) > 0)
     assert found.rows.tolist() == [4]
     assert found.distances.tolist() == [2.0]
-    nothing = nearest_multivectors(vectors, query, k=1, metric="l2", allowed=np.zeros(5, bool))
+    nothing = find(metric="l2", allowed=np.zeros(5, bool))
     assert not len(nothing.rows)
+    with pytest.raises(InvalidInputError):
+        find(metric="hamming")
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
