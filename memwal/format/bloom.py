@@ -242,7 +242,7 @@ def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
         return np.frombuffer(siphash24.siphash13(b"", key=_SIP_KEY).digest(), "<u8")
     pieces = [piece for column in columns for piece in _pieces(column)]
     # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.
-    if all(_is_full(piece) for piece in pieces):
+    if all(isinstance(piece, Fixed) and piece.present is None for piece in pieces):
         return _hash_full([piece.values for piece in pieces if isinstance(piece, Fixed)])
     lengths = keys.row_lengths(pieces)
     words = lengths // 8 + 1
@@ -265,10 +265,6 @@ def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
         short[order] = _siphash(len(order), _by_word(data.view("<u8"), starts[order], words[order]))
         hashes[is_short] = short
     return hashes
-
-
-def _is_full(piece: Piece) -> bool:
-    return isinstance(piece, Fixed) and piece.present is None
 
 
 def _hash_full(values: Sequence[keys.Bytes]) -> Hashes:

@@ -81,17 +81,22 @@ def _plain_field(field: pa.Field) -> pa.Field:
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_dictionary(kind):
         return kind.value_type if kind.index_type.bit_width < _WIDE_INDEX else kind
-    if pt.is_struct(kind):
-        return pa.struct([_plain_field(field) for field in kind])
     if pt.is_map(kind):
         return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
-    if pt.is_list(kind):
-        return pa.list_(_plain_field(kind.value_field))
-    if pt.is_large_list(kind):
-        return pa.large_list(_plain_field(kind.value_field))
-    if pt.is_fixed_size_list(kind):
-        return pa.list_(_plain_field(kind.value_field), kind.list_size)
-    return kind
+    return with_children(kind, [_plain_field(kind.field(n)) for n in range(kind.num_fields)])
+
+
+def with_children(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataType:
+    """Return a struct or a list with other fields inside; any other type as it is."""
+    if pt.is_struct(data_type):
+        return pa.struct(children)
+    if pt.is_list(data_type):
+        return pa.list_(children[0])
+    if pt.is_large_list(data_type):
+        return pa.large_list(children[0])
+    if pt.is_fixed_size_list(data_type):
+        return pa.list_(children[0], data_type.list_size)
+    return data_type
 
 
 class ArrowStream(Protocol):

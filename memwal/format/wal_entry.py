@@ -91,7 +91,9 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
         head, entry = _Head.of(header, name), None
     if head.hashed is not None:
         head.verify(view, name)
-    elif _has_own_metadata(header):
+    elif WRITER_ID in header or CHECKSUM in header:
+        # memwal wrote it. The raw bytes are searched: one damaged byte, the count of metadata
+        # entries, can hide all of them.
         raise _torn(name, "it was written with a checksum and has none")
     with _torn_if_unreadable(name, "its batches", is_whole=head.hashed is not None):
         places = check_claimed_sizes(view, start=size, name=name)
@@ -247,14 +249,6 @@ def _schema_message_size(view: memoryview, name: str) -> int:
     if size > len(view) - len(END_OF_STREAM):
         raise _torn(name, "it ends within its schema")
     return size
-
-
-def _has_own_metadata(header: bytes) -> bool:
-    """Return whether memwal wrote a schema message.
-
-    Searches the raw bytes: one damaged byte, the count of metadata entries, can hide all of them.
-    """
-    return WRITER_ID in header or CHECKSUM in header
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError, NewerFormatError
 from memwal.format.keys import encode_composite_keys
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import single_array
+from memwal.format.values import single_array, with_children
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
@@ -173,20 +173,8 @@ def _is_same(stored: pa.Field, target: pa.Field) -> bool:
 def _with_id(field: pa.Field, lance: LanceField) -> pa.Field:
     children = [_with_id(a, b) for a, b in _zip_fields(_children(field.type), lance.children())]
     if children:
-        field = field.with_type(_with_children(field.type, children))
+        field = field.with_type(with_children(field.type, children))
     return field.with_metadata({**(field.metadata or {}), _FIELD_ID: str(lance.id()).encode()})
-
-
-def _with_children(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataType:
-    if pt.is_struct(data_type):
-        return pa.struct(children)
-    if pt.is_list(data_type):
-        return pa.list_(children[0])
-    if pt.is_large_list(data_type):
-        return pa.large_list(children[0])
-    if pt.is_fixed_size_list(data_type):
-        return pa.list_(children[0], data_type.list_size)
-    return data_type
 
 
 def _children(data_type: pa.DataType) -> list[pa.Field]:

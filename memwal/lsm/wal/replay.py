@@ -153,7 +153,7 @@ class ReplayedGeneration:
     # Rows, including superseded ones, their size in memory, and their batches in the log. There are
     # fewer batches in memory.
     rows: int
-    bytes: int
+    nbytes: int
     log_batches: int
     contents: GenerationRows  # source of the rows for a flush
     # The rows, if those of all generations together fit the budget. If None, the caller has to
@@ -205,7 +205,7 @@ def replay(
             generation=run.generation,
             last_position=run.last_position,
             rows=run.rows,
-            bytes=run.bytes,
+            nbytes=run.bytes,
             log_batches=run.batches,
             contents=(
                 LoggedRows(log, run.after, run.last_position)

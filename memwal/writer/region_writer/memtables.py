@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 _PAUSE_SECONDS = 0.05
 
 
-class MemTable:
-    """Rows in the order of the log, with their indexes.
+class MemTable(MemTableIndexes):
+    """Rows in the order of the log, with their indexes, superseded rows included.
 
     Changed by one thread at a time. Reads of the result of :meth:`unflushed` need no lock.
     ``first_row`` is the number of rows that the region's writer took before. ``text`` are the text
@@ -47,8 +47,8 @@ class MemTable:
         *,
         first_row: int = 0,
         text: Mapping[str, Mapping[str, object]] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(row_schema.schema, row_schema.primary_key, text=text)
         self.row_schema = row_schema
         self.generation = generation
         self.first_row = first_row
@@ -57,18 +57,6 @@ class MemTable:
         self.last_position = 0
         self.born_at = float("inf")  # monotonic time of the first row; infinite while it is empty
         self.sealed_at = float("inf")  # monotonic time since which it takes no rows
-        self._indexes = MemTableIndexes(row_schema.schema, row_schema.primary_key, text=text)
-        self._clock = clock
-
-    @property
-    def rows(self) -> int:
-        """Number of rows, including superseded ones."""
-        return self._indexes.rows
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the rows and their indexes."""
-        return self._indexes.nbytes
 
     @property
     def end_row(self) -> int:
@@ -88,24 +76,20 @@ class MemTable:
         ``log_batches`` is the number of their batches in the log, if it differs; ``nbytes`` the
         memory of a single batch, if known.
         """
-        if not self._indexes.rows:
-            self.born_at = self._clock()
+        if not self.rows:
+            self.born_at = time.monotonic()
         for batch in batches:
-            self._indexes.append(batch, nbytes=nbytes if len(batches) == 1 else None)
+            self.append(batch, nbytes=nbytes if len(batches) == 1 else None)
         self.batches += len(batches) if log_batches is None else log_batches
         self.last_position = position
 
-    def catch_up(self) -> None:
-        """Index all rows now rather than with the next read."""
-        self._indexes.catch_up()
-
     def unflushed(self) -> UnflushedRows:
         """Return a snapshot of the rows, which later rows do not change."""
-        return UnflushedRows(self.generation, self._indexes.snapshot())
+        return UnflushedRows(self.generation, self.snapshot())
 
     def contents(self) -> pa.Table:
         """Return all rows, oldest first."""
-        return self._indexes.snapshot().view.to_table()
+        return self.snapshot().view.to_table()
 
     def since(self, row: int) -> pa.Table:
         """Return the rows from number ``row`` of the region's writer on, oldest first."""
@@ -234,7 +218,7 @@ class FlushQueue:
             with self._lock:
                 self._tables.popleft()
                 self._lock.notify_all()
-            freed = table.bytes
+            freed = table.nbytes
             del table
             release_after(freed)
 
@@ -304,7 +288,7 @@ class MemTables:
         return (
             self.active.rows >= self._settings.max_memtable_rows
             or self.active.batches >= self._settings.max_memtable_batches
-            or self.active.bytes >= self._settings.max_memtable_bytes
+            or self.active.nbytes >= self._settings.max_memtable_bytes
         )
 
     def seal(self, *, row_schema: RowSchema | None = None, generation: int | None = None) -> None:

@@ -379,7 +379,7 @@ class RegionWriter:
                     self._failure.set(error)
             raise
         with self._lock:
-            self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)
+            self._counters.add_flush(sealed.rows, sealed.nbytes, time.perf_counter() - started)
 
     # Close
 
@@ -459,11 +459,11 @@ class RegionWriter:
                 next_position=self._entry_writer.log.next_position,
                 totals=counters.totals(),
                 memtable_rows=active.rows,
-                memtable_bytes=active.bytes,
+                memtable_bytes=active.nbytes,
                 memtable_batches=active.batches,
                 memtable_age_seconds=max(now - active.born_at, 0.0),
                 sealed_memtables=len(sealed),
-                sealed_bytes=sum(table.bytes for table in sealed),
+                sealed_bytes=sum(table.nbytes for table in sealed),
                 unflushed_age_seconds=max(now - oldest, 0.0),
                 buffered_writes=counters.buffered_writes,
                 buffered_bytes=counters.buffered_bytes,
