@@ -68,11 +68,13 @@ _MAX_LENGTH = 400
 
 
 def translate_lance_error(error: Exception, doing: str) -> MemWalError:
-    """Return the memwal error for an exception of pylance.
+    """Return the memwal error for an exception of pylance; an error of memwal as it is.
 
     Lance raises ``ValueError`` and ``OSError`` with the cause only in the text. The answer of a
     store is cut out of it, see :func:`~memwal.util.log.redact_store_response`.
     """
+    if isinstance(error, MemWalError):
+        return error
     redact_store_response(error)
     text = str(error)
     lowered = text.lower()

@@ -179,10 +179,7 @@ class ReplacedRows:
 
 def replaced_rows(sources: ReadSources) -> ReplacedRows:
     """Find the rows of the base table whose keys a generation has; cached for its fragments."""
-    key = _state_key(sources)
-    if key is not None:
-        return _of_sources.get(key, lambda: ReplacedRows.of(_parts(sources)))
-    return ReplacedRows.of(_parts(sources))
+    return _of_sources.get(_state_key(sources), lambda: ReplacedRows.of(_parts(sources)))
 
 
 def kept_rows(sources: ReadSources) -> pa.BooleanArray | None:

@@ -182,8 +182,6 @@ def read_keys(
             deleted=rows.column(TOMBSTONE).to_numpy(),
             addresses=row_numbers(rows.num_rows),
         )
-    if source.identity is None:
-        return _flushed_keys(source, primary_key)
     return _generation_keys.get(source.identity, lambda: _flushed_keys(source, primary_key, ahead))
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from memwal.base_table.blobs import BlobHandling, blob_names
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
-from memwal.errors import MemWalError, ObjectNotFoundError
+from memwal.errors import ObjectNotFoundError
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_indexes import find_index, uncovered_fragments
@@ -331,11 +331,7 @@ class MergedScan:
                     emitted.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield self._output(batch, source.generation)
         except (OSError, ValueError, ObjectNotFoundError) as error:
-            translated = (
-                error
-                if isinstance(error, MemWalError)
-                else translate_lance_error(error, "reading a generation")
-            )
+            translated = translate_lance_error(error, "reading a generation")
             if not isinstance(translated, ObjectNotFoundError):
                 raise
             if self._reread_keys is None:

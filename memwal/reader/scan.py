@@ -139,10 +139,7 @@ class Scan(Result):
         first = list(itertools.islice(batches, 1))
         if self._filter is not None and not first:
             # Where there is no row, nothing has looked at the filter.
-            with scan_errors(sources.base, self._filter):
-                sources.base.dataset.scanner(
-                    columns=[], filter=self._filter, with_row_id=True
-                ).explain_plan()
+            check_filter(sources.base, self._filter)
         return pa.RecordBatchReader.from_batches(
             with_extra(schema, self._extra), itertools.chain(first, batches)
         )

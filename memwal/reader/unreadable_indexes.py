@@ -78,8 +78,7 @@ def is_index_damage(error: BaseException) -> bool:
         return True
     if not isinstance(error, (OSError, RuntimeError, ValueError, MemWalError)):
         return False
-    is_translated = isinstance(error, MemWalError)
-    translated = error if is_translated else translate_lance_error(error, "reading")
+    translated = translate_lance_error(error, "reading")
     if isinstance(translated, ObjectNotFoundError):
         # Not a file of rows: then the version was cleaned up, and must be read again.
         return "_indices/" in str(error)

@@ -220,8 +220,7 @@ def write_generation(
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
             raise rows.error from error
-        is_translated = isinstance(error, CorruptDataError)
-        translated = error if is_translated else translate_lance_error(error, f"writing {uri}")
+        translated = translate_lance_error(error, f"writing {uri}")
         if isinstance(translated, CorruptDataError):
             # Only files of this folder are read here.
             raise LostWriteError(f"{translated}; the generation is written again") from error

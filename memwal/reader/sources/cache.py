@@ -166,11 +166,13 @@ class LruCache(Generic[Value]):
             _caches.add(self)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the value of a key; a miss makes it."""
+        """Return the value of a key; a miss makes it. A value without a key is not kept."""
         cached = self.use(key)
         if cached is not None:
             return cached
         value = make()
+        if key is None:
+            return value
         entry = _Entry(
             value,
             1 if self._weigh is None else self._weigh(value),

@@ -127,7 +127,7 @@ def layout_of(source: GenerationSource) -> FragmentLayout:
             ),
         )
 
-    return read() if source.identity is None else _layouts.get(source.identity, read)
+    return _layouts.get(source.identity, read)
 
 
 def read_columns(source: GenerationSource, names: Sequence[str]) -> pa.Table:

@@ -366,10 +366,7 @@ class LiveGenerationRows(LiveRows):
 
 def unmerged_rows(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
     """Return the rows of each generation that are the newest of their keys; cached."""
-    flushed = _flushed_key(sources)
-    if flushed is None:
-        return _find_unmerged(sources, newest)
-    return _unmerged_cache.get(flushed, lambda: _find_unmerged(sources, newest))
+    return _unmerged_cache.get(_flushed_key(sources), lambda: _find_unmerged(sources, newest))
 
 
 def unindexed_rows(
