@@ -1,4 +1,4 @@
-"""Exact nearest-neighbour search over the vectors of a MemTable."""
+"""Exact nearest-neighbour search over vectors in memory, such as those of a MemTable."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.rows import Rows, RowView
+from memwal.lsm.memtable.rows import Rows
 from memwal.util.arrays import Mask
 
 _Vectors = npt.NDArray[Any]
@@ -33,12 +32,12 @@ class Neighbours:
 
 
 def nearest_rows(
-    view: RowView,
-    column: str,
-    query: npt.ArrayLike | pa.Array,
+    vectors: pa.ChunkedArray,
+    query: _Vectors,
     *,
     k: int,
-    metric: str = "l2",
+    metric: str,
+    column: str,
     allowed: Mask | None = None,
 ) -> Neighbours:
     """Find the rows with the nearest vectors, with the distances that Lance computes.
@@ -47,32 +46,26 @@ def nearest_rows(
     vectors that are null or have no distance (a NaN in them; a vector of zeros with ``cosine``), as
     Lance does.
 
-    The column is a fixed-size list of float16, float32, float64, or uint8 for ``hamming``; its path
-    has dots between names of nested fields. The query, shape (dimension,), is converted to its
-    type. The metric is ``l2`` or ``euclidean`` (squared), ``cosine`` (1 - cosine), ``dot`` (1 - dot
-    product), or ``hamming`` (number of different bits). ``allowed``, shape (rows,), are the rows
-    that may be returned, by default all: the caller excludes superseded and deleted rows. Raises
-    InvalidInputError if the column does not contain such vectors, or the query or metric does not
-    fit it.
+    The vectors are fixed-size lists of float16, float32, float64, or uint8 for ``hamming``. The
+    query, shape (dimension,), is converted to their type. The metric is ``l2`` (squared),
+    ``cosine`` (1 - cosine), ``dot`` (1 - dot product), or ``hamming`` (number of different bits).
+    ``allowed``, shape (rows,), are the rows that may be returned, by default all: the caller
+    excludes superseded and deleted rows. Raises InvalidInputError, which names ``column``, if the
+    metric does not fit the vectors.
     """
-    dtype, dimension = _vector_type(view, column)
+    dtype = np.dtype(vectors.type.value_type.to_pandas_dtype())
     distance = distance_of(metric, dtype, column)
-    vector = _query_vector(query, dtype, dimension, column)
-    if k < 1:
-        raise InvalidInputError(f"k is {k}; ask for at least one row")
-    if allowed is not None and len(allowed) != view.rows:
-        raise InvalidInputError(
-            f"the mask has {len(allowed)} values for {view.rows} rows; make it from the same view"
-        )
-    distances = np.full(view.rows, np.nan, np.float32)
-    for number in range(len(view.batches)):
-        start, stop = view.starts[number : number + 2]
-        vectors = view.chunk(number, column)
+    query = query.astype(np.float32 if dtype == np.float16 else dtype)
+    distances = np.full(len(vectors), np.nan, np.float32)
+    start = 0
+    for chunk in filter(len, vectors.chunks):
+        stop = start + len(chunk)
         mask = None if allowed is None else allowed[start:stop]
-        if vectors.null_count:
-            valid = vectors.is_valid().to_numpy(zero_copy_only=False)
+        if chunk.null_count:
+            valid = chunk.is_valid().to_numpy(zero_copy_only=False)
             mask = valid if mask is None else mask & valid
-        _measure(_vector_matrix(vectors, dtype), vector, mask, distance, out=distances[start:stop])
+        _measure(_vector_matrix(chunk, dtype), query, mask, distance, out=distances[start:stop])
+        start = stop
     return _nearest(distances, k)
 
 
@@ -136,61 +129,30 @@ def _hamming(vectors: _Vectors, query: _Vectors) -> _Vectors:
     return distances
 
 
-_FLOAT_METRICS: Final[dict[str, Distance]] = {
+_METRICS: Final[dict[str, Distance]] = {
     "l2": _l2,
-    "euclidean": _l2,
     "cosine": _cosine,
     "dot": _dot,
+    "hamming": _hamming,
 }
-_METRICS: Final = (*_FLOAT_METRICS, "hamming")
 
 
 def distance_of(metric: str, dtype: np.dtype[np.number], column: str) -> Distance:
     """Return the function that measures the rows of vectors, shape (rows, dimension), and a query.
 
-    Raises InvalidInputError if there is no such metric, or it does not fit the type of a column.
+    Raises InvalidInputError, which names ``column``, if the metric does not fit the type.
     """
-    name = metric.lower()
-    if name not in _METRICS:
-        raise InvalidInputError(f"there is no metric {metric}; choose one of {', '.join(_METRICS)}")
-    if (name == "hamming") != (dtype == np.uint8):
+    if (metric == "hamming") != (dtype == np.uint8):
         raise InvalidInputError(
             f"the metric {metric} does not fit the {dtype} vectors of column {column}; uint8 "
             "vectors take hamming, floats the others"
         )
-    return _FLOAT_METRICS.get(name, _hamming)
+    return _METRICS[metric]
 
 
 def _widened(vectors: _Vectors, query: _Vectors) -> _Vectors:
     """Return float16 vectors as float32, the type of the query; others as they are."""
     return vectors.astype(query.dtype, copy=False)
-
-
-def _vector_type(view: RowView, column: str) -> tuple[np.dtype[np.number], int]:
-    kind = view.column_type(column)
-    if pt.is_fixed_size_list(kind) and (
-        pt.is_floating(kind.value_type) or kind.value_type == pa.uint8()
-    ):
-        return np.dtype(kind.value_type.to_pandas_dtype()), kind.list_size
-    raise InvalidInputError(
-        f"column {column} is {kind}; nearest rows are found in fixed-size lists of float16, "
-        "float32, float64 or uint8"
-    )
-
-
-def _query_vector(
-    query: npt.ArrayLike | pa.Array, dtype: np.dtype[np.number], dimension: int, column: str
-) -> _Vectors:
-    values = query.to_numpy(zero_copy_only=False) if isinstance(query, pa.Array) else query
-    try:
-        numbers = np.asarray(values).astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"the query is not a vector of numbers: {error}") from error
-    if numbers.shape != (dimension,):
-        raise InvalidInputError(
-            f"the query has shape {numbers.shape}; column {column} has vectors of {dimension}"
-        )
-    return numbers.astype(np.float32) if dtype == np.float16 else numbers
 
 
 def _vector_matrix(vectors: pa.FixedSizeListArray, dtype: np.dtype[np.number]) -> _Vectors:

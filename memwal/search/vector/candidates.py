@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, distance_of, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index, options_key
 from memwal.reader.base_rows import cheap_replaced_rows, note_compared_rows
@@ -95,13 +94,10 @@ def rank_vectors(
     allowed: Mask | None = None,
 ) -> Neighbours:
     """Rank vectors that were read by their exact distance."""
-    if query.is_multi:
-        return nearest_multivectors(
-            vectors, query.vector, k=k, metric=query.metric, column=query.column, allowed=allowed
-        )
-    rows = pa.table([vectors], names=["vector"])
-    view = RowView.of(rows.schema, rows.to_batches())
-    return nearest_rows(view, "vector", query.vector, k=k, metric=query.metric, allowed=allowed)
+    rank = nearest_multivectors if query.is_multi else nearest_rows
+    return rank(
+        vectors, query.vector, k=k, metric=query.metric, column=query.column, allowed=allowed
+    )
 
 
 def select_vectors(rows: pa.Table, column: str) -> pa.ChunkedArray:

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.indexes.catchup import covered_fragments
-from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.reader.hits import Hits
 from memwal.reader.merged_scan import is_filtered_by_index, names_in
@@ -201,10 +200,8 @@ def _nearest(
         count *= _GROWTH
     if not living:
         return Hits.joined([])
-    vectors = as_arrow(np.concatenate([vectors for _, _, vectors in chosen]))
-    batch = pa.record_batch([vectors], names=["vector"])
-    view = RowView.of(batch.schema, [batch])
-    near = nearest_rows(view, "vector", query.vector, k=query.k, metric=query.metric)
+    vectors = pa.chunked_array([as_arrow(np.concatenate([vectors for _, _, vectors in chosen]))])
+    near = nearest_rows(vectors, query.vector, k=query.k, metric=query.metric, column=query.column)
     sources = np.repeat([n for n, _, _ in chosen], [len(rows) for _, rows, _ in chosen])
     rows = np.concatenate([rows for _, rows, _ in chosen])
     return Hits(sources[near.rows], rows[near.rows], near.distances.astype(np.float64))

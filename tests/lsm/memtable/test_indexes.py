@@ -49,7 +49,8 @@ def check(snapshot: MemTableSnapshot, writes: list[Write]) -> None:
         writes[row][0] for row in alive
     ]
     near = sorted(alive, key=lambda row: (abs((writes[row][1] or 0) - 3), row))
-    found = nearest_rows(snapshot.view, "vec", [3, 1], k=100, allowed=is_alive)
+    vectors, query = snapshot.view.column("vec"), np.array([3, 1])
+    found = nearest_rows(vectors, query, k=100, metric="l2", column="vec", allowed=is_alive)
     assert found.rows.tolist() == near
     holds = [row for row in alive if (writes[row][1] or 0) & 1]
     lengths, counts = snapshot.text["text"].occurrences(["red"], snapshot.view)

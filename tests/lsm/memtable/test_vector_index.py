@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.rows import RowBuffer, RowView
-from memwal.lsm.memtable.vector_index import nearest_rows
+from memwal.lsm.memtable.rows import RowView
+from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 
 DIMENSION = 24
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]
@@ -25,11 +25,15 @@ def vectors(values: np.ndarray, nulls: np.ndarray | None = None) -> pa.FixedSize
     )
 
 
-def view_of(column: pa.Array, size: int) -> RowView:
-    runs = RowBuffer(pa.schema([("vec", column.type)]))
-    for start in range(0, len(column), size):
-        runs.append(pa.record_batch([column.slice(start, size)], names=["vec"]))
-    return runs.view()
+def chunked(column: pa.Array, size: int) -> pa.ChunkedArray:
+    return pa.chunked_array([column.slice(n, size) for n in range(0, len(column), size)])
+
+
+def find(
+    vectors: pa.ChunkedArray, query: Any, *, k: int, metric: str = "l2", allowed: Any = None
+) -> Neighbours:
+    query = np.asarray(query)
+    return nearest_rows(vectors, query, k=k, metric=metric, column="vec", allowed=allowed)
 
 
 def numbers(kind: pa.DataType, count: int) -> np.ndarray:
@@ -64,7 +68,7 @@ def test_finds_what_lance_finds(tmp_path: Path, kind: pa.DataType, metric: str, 
         column = vectors(values, nulls)
     table = pa.table({"row": np.arange(count), "vec": column})
     dataset = lance.write_dataset(table, tmp_path / "table")
-    view = view_of(column, size)
+    chunks = chunked(column, size)
     for mask, condition in [
         (None, None),
         (np.arange(count) % 3 > 0, "row % 3 > 0"),
@@ -73,7 +77,7 @@ def test_finds_what_lance_finds(tmp_path: Path, kind: pa.DataType, metric: str, 
         expected = lance_nearest(dataset, values[0], metric, condition)
         columns = (expected[name].to_pylist() for name in ("row", "_distance"))
         distances = dict(zip(*columns, strict=True))
-        found = nearest_rows(view, "vec", values[0], k=10_000, metric=metric, allowed=mask)
+        found = find(chunks, values[0], k=10_000, metric=metric, allowed=mask)
         assert found.distances.dtype == np.float32
         assert sorted(found.rows.tolist()) == sorted(distances)
         assert (np.diff(found.distances) >= 0).all()
@@ -84,7 +88,7 @@ def test_finds_what_lance_finds(tmp_path: Path, kind: pa.DataType, metric: str, 
             rtol=1e-5,
             atol=1e-6 * scale,
         )
-        few = nearest_rows(view, "vec", values[0], k=6, metric=metric, allowed=mask)
+        few = find(chunks, values[0], k=6, metric=metric, allowed=mask)
         assert few.rows.tolist() == found.rows[:6].tolist()
 
 
@@ -92,7 +96,7 @@ def test_close_vectors_far_from_the_origin_keep_their_digits() -> None:
     values = np.full((3, 8), 1e4, np.float32)
     values[1] += np.float32(0.01)
     values[2] += np.float32(0.02)
-    found = nearest_rows(view_of(vectors(values), 3), "vec", values[0], k=3)
+    found = find(chunked(vectors(values), 3), values[0], k=3)
     exact = ((values.astype(np.float64) - values[0]) ** 2).sum(1)
     assert found.rows.tolist() == [0, 1, 2]
     np.testing.assert_allclose(found.distances, exact, rtol=1e-5)
@@ -101,7 +105,7 @@ def test_close_vectors_far_from_the_origin_keep_their_digits() -> None:
 def test_equal_distances_come_in_the_order_of_the_log() -> None:
     values = np.ones((50, 2), np.float32)
     values[4] = 3
-    found = nearest_rows(view_of(vectors(values), 1), "vec", [1, 1], k=6)
+    found = find(chunked(vectors(values), 1), [1, 1], k=6)
     assert found.rows.tolist() == [0, 1, 2, 3, 5, 6]
 
 
@@ -111,36 +115,18 @@ def test_nested_columns_and_null_parents() -> None:
     view = RowView.of(
         pa.schema([("parent", parent.type)]), [pa.record_batch([parent], names=["parent"])]
     )
-    found = nearest_rows(view, "parent.vec", [2, 2], k=3)
+    found = find(view.column("parent.vec"), [2, 2], k=3)
     assert found.rows.tolist() == [0, 2]
 
 
 def test_nothing_to_find() -> None:
     kind = pa.list_(pa.float32(), 2)
-    nulls = RowView.of(pa.schema([("vec", kind)]), [pa.record_batch([pa.nulls(3, kind)], ["vec"])])
-    for view in (RowBuffer(pa.schema([("vec", kind)])).view(), nulls):
-        found = nearest_rows(view, "vec", [0, 0], k=3)
+    for nothing in ([], [pa.nulls(0, kind)], [pa.nulls(3, kind)]):
+        found = find(pa.chunked_array(nothing, kind), [0, 0], k=3)
         assert (len(found.rows), len(found.distances)) == (0, 0)
 
 
-FLOAT_VECTORS = vectors(np.ones((2, 4), np.float32))
-
-
-@pytest.mark.parametrize(
-    ("column", "options", "named"),
-    [
-        (FLOAT_VECTORS, {"query": [1, 2]}, "2"),
-        (FLOAT_VECTORS, {"query": ["a", "b", "c", "d"]}, "a"),
-        (FLOAT_VECTORS, {"metric": "hamming"}, "hamming"),
-        (FLOAT_VECTORS, {"metric": "manhattan"}, "manhattan"),
-        (FLOAT_VECTORS, {"k": 0}, "k"),
-        (FLOAT_VECTORS, {"allowed": np.ones(3, np.bool_)}, "3"),
-        (vectors(np.ones((2, 4), np.uint8)), {}, "uint8"),
-        (vectors(np.ones((2, 4), np.int8)), {}, "vec"),
-        (pa.array([1, 2]), {}, "vec"),
-    ],
-)
-def test_refuses(column: pa.Array, options: dict[str, Any], named: str) -> None:
-    given = {"query": [1, 2, 3, 4], "k": 1, **options}
-    with pytest.raises(InvalidInputError, match=rf"\b{named}\b"):
-        nearest_rows(view_of(column, 2), "vec", **given)
+@pytest.mark.parametrize(("kind", "metric"), [(np.float32, "hamming"), (np.uint8, "l2")])
+def test_refuses(kind: Any, metric: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"\b{metric}\b.*\bvec\b"):
+        find(chunked(vectors(np.ones((2, 4), kind)), 2), [1, 2, 3, 4], k=1, metric=metric)
