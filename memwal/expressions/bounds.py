@@ -7,21 +7,22 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import ge, gt, le, lt
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from memwal.expressions.date_parts import DatePart, date_part, has_date_parts
+from memwal.expressions.date_parts import UNITS_PER_SECOND, DatePart, date_part, has_date_parts
 from memwal.expressions.predicate import Comparison, Constant, Operator
 from memwal.format.values import is_text
 
 _TIME: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII
 )
-_UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_PER_DAY: Final = 86_400
+_ORDERS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _INT64: Final = np.iinfo(np.int64)
 
 ValueTest = tuple[Operator, tuple[Any, ...]]
@@ -151,14 +152,8 @@ def _holds(operator: Operator, values: tuple[Any, ...], value: Any) -> bool:
             return value in values
         case "!=" | "not in":
             return value not in values
-        case "<":
-            return bool(value < values[0])
-        case "<=":
-            return bool(value <= values[0])
-        case ">":
-            return bool(value > values[0])
-        case ">=":
-            return bool(value >= values[0])
+        case "<" | "<=" | ">" | ">=":
+            return bool(_ORDERS[operator](value, values[0]))
         case "starts with":
             return bool(value.startswith(values[0]))
         case "does not start with":
@@ -182,7 +177,7 @@ def _day_conditions(comparison: Comparison, data_type: pa.DataType) -> list[Valu
     days = [_plain_constant(constant, pa.date32()) for constant in comparison.values]
     if not days or None in days:
         return []
-    day_length = _SECONDS_PER_DAY * _UNITS[data_type.unit]
+    day_length = _SECONDS_PER_DAY * UNITS_PER_SECOND[data_type.unit]
     low: ValueTest = (">=", (min(days) * day_length,))
     high: ValueTest = ("<", ((max(days) + 1) * day_length,))
     match comparison.operator:
@@ -226,9 +221,8 @@ def _plain_constant(constant: Constant, data_type: pa.DataType) -> Any:
             # For a date with a time of day, engines drop the time or refuse the constant.
             return None
         # With another time zone, the meaning of a constant depends on the engine.
-        return (
-            _instant(str(value), _UNITS[data_type.unit]) if data_type.tz in (None, "UTC") else None
-        )
+        if data_type.tz in (None, "UTC"):
+            return _instant(str(value), UNITS_PER_SECOND[data_type.unit])
     return None
 
 

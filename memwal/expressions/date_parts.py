@@ -25,7 +25,7 @@ PART_TYPES: Final = "date32, date64, timestamp (without zone, in UTC or with a f
 """Types that :func:`date_part` accepts, for messages."""
 
 _SECONDS_PER_DAY: Final = 86_400
-_UNITS_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+UNITS_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIXED_ZONE: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?")
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z"})
 
@@ -88,7 +88,7 @@ def _days_and_seconds(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.i
         return days, np.zeros(len(days), dtype=np.int64)
     unit = "ms" if pt.is_date64(data_type) else data_type.unit
     # Null slots hold anything; the offset is small compared with the range of seconds.
-    seconds = value_buffer(column, "<i8") // _UNITS_PER_SECOND[unit]
+    seconds = value_buffer(column, "<i8") // UNITS_PER_SECOND[unit]
     offset = _offset_seconds(data_type.tz) if pt.is_timestamp(data_type) and data_type.tz else 0
     if unit == "s":
         # Adding the offset must not overflow 64 bits. The bound is far outside of the calendar.

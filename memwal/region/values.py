@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.expressions.date_parts import UNITS_PER_SECOND
 from memwal.format.values import is_binary, is_text
 
 # Lance's names of the types that it supports.
@@ -52,7 +53,6 @@ VALUE_TYPES: Final = (
 )
 """Names of the types that a region value can have, for messages."""
 
-_UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _NULL_IN_ID: Final = b"0" + bytes(4)
 
 
@@ -175,7 +175,7 @@ def _canonical_values(values: pa.Array, data_type: pa.DataType) -> tuple[bytes, 
             values.view(pa.int32()).to_pylist(), lambda day: _encode_instant(day * 86_400, 0)
         )
     unit = "ms" if pt.is_date64(data_type) else data_type.unit
-    per_second = _UNITS[unit]
+    per_second = UNITS_PER_SECOND[unit]
     kind = b"d" if pt.is_date64(data_type) else b"h" if pt.is_time(data_type) else b"t"
     integers = values.view(pa.int32() if data_type.bit_width == 32 else pa.int64())
 

@@ -24,7 +24,7 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.expressions.bounds import ColumnBounds, array_of, plain_values
-from memwal.expressions.date_parts import date_part
+from memwal.expressions.date_parts import UNITS_PER_SECOND, date_part
 from memwal.expressions.parser import Alternative, parse_alternatives
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.region_places import spec_of
@@ -300,7 +300,7 @@ def _has_period(bound: ColumnBounds, values: Sequence[tuple[CalendarPart, int]])
 
 def _per_second(data_type: pa.DataType) -> int | None:
     if pt.is_timestamp(data_type):
-        return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[data_type.unit]
+        return UNITS_PER_SECOND[data_type.unit]
     return 1 if pt.is_date32(data_type) else None
 
 
