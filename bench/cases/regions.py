@@ -207,7 +207,9 @@ def _make_up(table: memwal.Table, number: int) -> None:
         folder = generation_dir(region_id, path)
         store.put(f"{folder}/data/rows.lance", bytes(_KIB))
         store.put(f"{folder}/{BLOOM_FILTER_NAME}", bytes(_KIB))
-        flushed = FlushedGeneration(generation=generation, path=path, memory_bytes=_KIB, rows=1)
+        flushed = FlushedGeneration(
+            region_id=region_id, generation=generation, path=path, memory_bytes=_KIB, rows=1
+        )
         manifest = replace(
             manifest,
             version=manifest.version + 1,

@@ -196,14 +196,14 @@ def _decode_manifests(rows: pa.Table) -> list[RegionManifest]:
     values = {name: encode_values(rows.column(name).combine_chunks()) for name in names}
     return [
         RegionManifest(
-            region_id=UUID(bytes=row["region_id"]),
+            region_id=region_id,
             version=row["version"],
             writer_epoch=row["writer_epoch"],
             current_generation=row["current_generation"],
             replay_after=row["replay_after_wal_entry_position"],
             wal_last_seen=row["wal_entry_position_last_seen"],
             flushed=tuple(
-                FlushedGeneration(generation=f["generation"], path=f["path"])
+                FlushedGeneration(region_id=region_id, generation=f["generation"], path=f["path"])
                 for f in row["flushed_generations"]
             ),
             spec_id=row["region_spec_id"],
@@ -214,6 +214,7 @@ def _decode_manifests(rows: pa.Table) -> list[RegionManifest]:
             ),
         )
         for number, row in enumerate(rows.drop_columns(names).to_pylist())
+        for region_id in [UUID(bytes=row["region_id"])]
     ]
 
 

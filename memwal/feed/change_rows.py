@@ -26,6 +26,7 @@ from memwal.feed.log_rows import LoggedPart, LogRange, check_logged, read_logged
 from memwal.feed.state import FeedState
 from memwal.feed.token import FeedToken
 from memwal.format.paths import MAX_COUNTER, TOMBSTONE
+from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.key_matches import keys_among, newest_row_positions
 from memwal.lsm.wal.follow import Followed
 from memwal.reader.base_rows import rows_of_keys
@@ -48,7 +49,6 @@ from memwal.reader.sources.generation import (
     open_all,
 )
 from memwal.reader.sources.narrow_columns import read_columns
-from memwal.reader.sources.plan import StoredGeneration
 from memwal.region.manifest_store import parallel_scans
 from memwal.region.rows import key_column
 from memwal.util.arrays import Numbers
@@ -94,8 +94,8 @@ class Since:
     after: FeedToken
     seen: Mapping[UUID, int]  # newest generation of each region that the reader has seen whole
     base: BaseChanges
-    named: tuple[StoredGeneration, ...]  # of ``base.named``
-    unseen: tuple[StoredGeneration, ...]  # of ``base.unseen``, as far as they are stored
+    named: tuple[FlushedGeneration, ...]  # of ``base.named``
+    unseen: tuple[FlushedGeneration, ...]  # of ``base.unseen``, as far as they are stored
 
     @classmethod
     def of(cls, after: FeedToken, state: FeedState, *, logged: bool) -> Since:
@@ -113,7 +113,7 @@ class Since:
         # Generations behind that progress may have been given up when the token was made.
         seen = {key: min(number, changes.undone.get(key, number)) for key, number in seen.items()}
 
-        def within(ranges: Mapping[UUID, Generations]) -> tuple[StoredGeneration, ...]:
+        def within(ranges: Mapping[UUID, Generations]) -> tuple[FlushedGeneration, ...]:
             found = []
             for stored in state.plan.merged:
                 first, last = ranges.get(stored.region_id, (1, 0))
@@ -273,7 +273,7 @@ class Reading:
 
         return position
 
-    def _keys_of(self, generations: Sequence[StoredGeneration]) -> pa.Table:
+    def _keys_of(self, generations: Sequence[FlushedGeneration]) -> pa.Table:
         """Read the keys of flushed generations, each as often as it is there."""
         parts = [
             read_columns(source, self._key.names)
@@ -298,7 +298,7 @@ class Reading:
         for batch in without_keys(found, base.primary_key, others):
             yield self._output(batch, UPSERT)
 
-    def _tombstones_of(self, generations: Sequence[StoredGeneration]) -> pa.Table:
+    def _tombstones_of(self, generations: Sequence[FlushedGeneration]) -> pa.Table:
         """Read the keys that flushed generations delete."""
         key = self._key
 

@@ -31,10 +31,11 @@ _SIZES = ("memory_bytes", "rows", "key_bytes")
 class FlushedGeneration:
     """A MemTable that was flushed to a Lance table in the region's folder."""
 
+    region_id: UUID
     generation: int  # a higher one is newer
     path: str  # name of the folder, relative to the region's folder
     memory_bytes: int | None = None  # of the MemTable
-    rows: int | None = None  # physical rows, including tombstones
+    rows: int | None = None  # superseded ones and tombstones included; None if not recorded
     key_bytes: int | None = None  # of the primary keys
 
 
@@ -125,14 +126,15 @@ class RegionManifest:
         check_counters(message, _COUNTERS, name=name)
         for entry in message.flushed:
             check_counters(entry, ("generation", *_SIZES), name=name)
+        region_id = parse_uuid(message.region_id.uuid, name=name)
         return cls(
-            region_id=parse_uuid(message.region_id.uuid, name=name),
+            region_id=region_id,
             version=message.version,
             writer_epoch=message.writer_epoch,
             current_generation=message.current_generation,
             replay_after=message.replay_after,
             wal_last_seen=message.wal_last_seen,
-            flushed=tuple(_flushed_from(entry) for entry in message.flushed),
+            flushed=tuple(_flushed_from(entry, region_id) for entry in message.flushed),
             spec_id=message.spec_id,
             region_fields=tuple((entry.field_id, entry.value) for entry in message.region_fields),
             status=_status_from(message.status),
@@ -151,8 +153,9 @@ def _fill_region_field(message: memwal_pb2.RegionFieldEntry, entry: tuple[str, b
     message.field_id, message.value = entry
 
 
-def _flushed_from(message: memwal_pb2.FlushedGeneration) -> FlushedGeneration:
+def _flushed_from(message: memwal_pb2.FlushedGeneration, region_id: UUID) -> FlushedGeneration:
     return FlushedGeneration(
+        region_id=region_id,
         generation=message.generation,
         path=message.path,
         memory_bytes=message.memory_bytes if message.HasField("memory_bytes") else None,

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from memwal.base_table.commit_records import REWRITE, commit_operation
 from memwal.base_table.snapshot import BaseTable, data_files, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
+from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.indexes.catchup import caught_up, covered_fragments
 from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.latest import ROW_ADDRESS, find_newest
 from memwal.reader.sources.cache import LruCache, VersionTag, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
-from memwal.reader.sources.plan import StoredGeneration
 from memwal.reader.unreadable_indexes import is_readable
 from memwal.region.rows import key_column
 from memwal.util.arrays import RowIds, nbytes_of
@@ -196,7 +196,7 @@ def options_key(base: BaseTable) -> Hashable:
 
 def _find_gap(
     base: BaseTable,
-    merged: Sequence[StoredGeneration],
+    merged: Sequence[FlushedGeneration],
     fragments: tuple[int, ...],
     key: tuple[Hashable, ...],
 ) -> Gap:

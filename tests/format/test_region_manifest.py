@@ -18,6 +18,7 @@ UNKNOWN = b"\x98\x06\x07"
 
 flushed_generations = st.builds(
     FlushedGeneration,
+    region_id=st.just(REGION),
     generation=COUNTERS,
     path=st.text(max_size=20),
     memory_bytes=st.none() | COUNTERS,
@@ -26,7 +27,7 @@ flushed_generations = st.builds(
 )
 manifests = st.builds(
     RegionManifest,
-    region_id=st.uuids(),
+    region_id=st.just(REGION),
     version=COUNTERS,
     writer_epoch=COUNTERS,
     current_generation=COUNTERS,
@@ -75,14 +76,14 @@ def test_lance_manifests_are_written_byte_for_byte(golden: Path, told: dict[str,
 
 
 def test_fields_unknown_here_survive_a_rewrite() -> None:
-    flushed = FlushedGeneration(generation=3, path="01234567_gen_3", rows=5)
+    flushed = FlushedGeneration(region_id=REGION, generation=3, path="01234567_gen_3", rows=5)
     plain = RegionManifest(region_id=REGION, version=4, writer_epoch=2).encode()
     generation = b"\x08\x03\x12\x0e01234567_gen_3\x20\x05" + UNKNOWN
     data = plain + b"\x42" + bytes([len(generation)]) + generation + UNKNOWN
     manifest = RegionManifest.decode(data)
     assert manifest.flushed == (flushed,)
 
-    older = FlushedGeneration(generation=2, path="89abcdef_gen_2")
+    older = FlushedGeneration(region_id=REGION, generation=2, path="89abcdef_gen_2")
     changed = replace(manifest, version=5, flushed=(older, *manifest.flushed)).encode()
     assert changed.endswith(UNKNOWN)
     assert generation in changed
@@ -98,7 +99,7 @@ def test_a_number_that_was_known_can_be_taken_away() -> None:
         region_id=REGION,
         version=1,
         writer_epoch=1,
-        flushed=(FlushedGeneration(generation=1, path="01234567_gen_1", rows=5),),
+        flushed=(FlushedGeneration(region_id=REGION, generation=1, path="01234567_gen_1", rows=5),),
     )
     read = RegionManifest.decode(with_rows.encode())
     without = replace(read, flushed=(replace(read.flushed[0], rows=None),))
@@ -111,8 +112,8 @@ def test_a_number_that_was_known_can_be_taken_away() -> None:
         {"version": -1},
         {"writer_epoch": 2**64},
         {"spec_id": 2**32},
-        {"flushed": (FlushedGeneration(generation=-1, path="x"),)},
-        {"flushed": (FlushedGeneration(generation=1, path="x", rows=2**64),)},
+        {"flushed": (FlushedGeneration(region_id=REGION, generation=-1, path="x"),)},
+        {"flushed": (FlushedGeneration(region_id=REGION, generation=1, path="x", rows=2**64),)},
     ],
 )
 def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:

@@ -208,6 +208,7 @@ class Writer:
         if not self._store.exists(rows_key(self._region, name)):
             raise StoreUnavailableError("it was collected while it was written")
         return FlushedGeneration(
+            region_id=self._region,
             generation=table.generation,
             path=name,
             memory_bytes=1,

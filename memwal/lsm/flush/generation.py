@@ -237,6 +237,7 @@ def write_generation(
         refuse(find_bad_blobs(store, dataset, folder=folder))
         decode_dictionaries(dataset, uri)
     return FlushedGeneration(
+        region_id=region_id,
         generation=generation,
         path=name,
         memory_bytes=rows.bytes,

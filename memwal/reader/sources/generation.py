@@ -33,9 +33,10 @@ from memwal.base_table.required_regions import region_error
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE, generation_dir
+from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
 from memwal.reader.sources.cache import LruCache, version_key
-from memwal.reader.sources.plan import ReadPlan, StoredGeneration
+from memwal.reader.sources.plan import ReadPlan
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.rows import (
     align_rows,
@@ -85,7 +86,7 @@ class GenerationSource:
         return self.opened()
 
 
-def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[GenerationSource]:
+def open_all(base: BaseTable, generations: Sequence[FlushedGeneration]) -> list[GenerationSource]:
     """Open flushed generations in parallel. They never change, and a cache keeps them open.
 
     The columns of a generation that was open before are known: if the cache has evicted it, it is
@@ -123,7 +124,7 @@ def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[G
     return [opened[at] for at in range(len(generations))]
 
 
-def _open_cached(base: BaseTable, stored: StoredGeneration, key: Hashable) -> GenerationSource:
+def _open_cached(base: BaseTable, stored: FlushedGeneration, key: Hashable) -> GenerationSource:
     source = _generations.get(
         key, lambda: open_generation(base, stored.region_id, stored.generation, stored.path)
     )

@@ -24,10 +24,9 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import hash_keys
 from memwal.format.paths import region_dir
-from memwal.format.region_manifest import RegionManifest
+from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.lsm.memtable.indexes import ClaimedRows, UnflushedRows
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.key_index import which_might_hold
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
@@ -41,28 +40,14 @@ logger = logging.getLogger(__name__)
 UnflushedByRegion = Mapping[UUID, Sequence[UnflushedRows]]
 """Unflushed rows by region, of a writer of this process or of the logs."""
 
-# Lists of at least this many generations are kept.
-_MANY_GENERATIONS: Final = 16
 # More keys are tested faster with one filter after the other.
 _FEW_KEYS: Final = 64
-_STORED_BYTES: Final = 300
 
 _LOST: Final = (
     "was merged before the base table went back; memwal recover TABLE --after-restore decides"
 )
 
 Consistency = Literal["fresh", "strong", "flushed", "eventual", "version"]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredGeneration:
-    """A flushed generation, as the manifest of its region lists it."""
-
-    region_id: UUID
-    generation: int
-    path: str  # Name of its folder in that of the region.
-    rows: int | None = None  # Superseded ones and tombstones included; None if not recorded.
-    memory_bytes: int | None = None  # Memory that its rows took in the MemTable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +98,11 @@ class ReadPlan:
     all flushed rows, those flushed up to ``snapshot_time``, or the base table alone."""
     filter: str | None = None
     """Predicate that ruled generations out. Rows of the sources still have to be filtered by it."""
-    generations: tuple[StoredGeneration, ...] = ()
+    generations: tuple[FlushedGeneration, ...] = ()
     """Flushed generations that the read uses: none of them is in the base table. Oldest first."""
     memtables: tuple[tuple[UUID, UnflushedRows], ...] = ()
     """MemTables that the read uses, with their regions."""
-    merged: tuple[StoredGeneration, ...] = ()
+    merged: tuple[FlushedGeneration, ...] = ()
     """Generations that the base table contains and that are still stored. Until an index of the
     base table has caught up, the generation's own index answers for its rows (spec: Indexed Read
     Plan)."""
@@ -289,13 +274,12 @@ def plan_snapshot(
     ``left_out`` are the regions whose logs a fresh read left out, with the reasons. By default the
     read is not fresh, and leaves out regions that the ``filter`` rules out.
     """
-    location = snapshot.base.location
     progress, in_base = snapshot.progress, snapshot.base.details.merged
-    unmerged: dict[UUID, list[StoredGeneration]] = {}
-    merged: list[StoredGeneration] = []
+    unmerged: dict[UUID, list[FlushedGeneration]] = {}
+    merged: list[FlushedGeneration] = []
     lost: list[tuple[UUID, int]] = []
     for region_id, manifest in snapshot.manifests.items():
-        stored = _stored_generations(location, manifest)
+        stored = manifest.flushed
         number = progress.get(region_id, 0)
         unmerged[region_id] = [s for s in stored if s.generation > number]
         # Of generations before the first one, a person decided that the base table goes without.
@@ -392,7 +376,7 @@ def plan_version(
     unmerged = [
         (s.region_id, s.generation)
         for manifest in read_manifests(location.store, regions).values()
-        for s in _stored_generations(location, manifest)
+        for s in manifest.flushed
         if s.generation > base.details.merged.get(s.region_id, 0)
     ]
     newer = tuple(
@@ -432,7 +416,7 @@ def ruled_out_regions(
 
 
 def _rule_out_by_keys(
-    base: BaseTable, unmerged: dict[UUID, list[StoredGeneration]], keys: KeyBuilder
+    base: BaseTable, unmerged: dict[UUID, list[FlushedGeneration]], keys: KeyBuilder
 ) -> list[OmittedGenerations]:
     """Remove, and return, the generations whose read Bloom filters have none of the keys."""
     regions = [key for key, stored in unmerged.items() if stored]
@@ -466,27 +450,6 @@ def _by_region(generations: Sequence[tuple[UUID, int]]) -> dict[UUID, tuple[int,
     return {region_id: tuple(sorted(group)) for region_id, group in numbers.items()}
 
 
-def _stored_generations(
-    location: TableLocation, manifest: RegionManifest
-) -> Sequence[StoredGeneration]:
-    """List the generations of a region. A long list is made once for a manifest."""
-    is_long = len(manifest.flushed) >= _MANY_GENERATIONS
-    key = location.uri, manifest.region_id
-    listed = _listed.use(key) if is_long else None
-    if listed is not None and listed[0] is manifest:
-        return listed[1]
-    region_id = manifest.region_id
-    stored = [
-        StoredGeneration(
-            region_id, flushed.generation, flushed.path, flushed.rows, flushed.memory_bytes
-        )
-        for flushed in manifest.flushed
-    ]
-    if is_long:
-        _listed.put(key, (manifest, stored))
-    return stored
-
-
 def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
     """Return whether no flushed generation has the rows of a MemTable.
 
@@ -495,8 +458,3 @@ def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
     wrote newer rows beside.
     """
     return manifest is None or rows.generation >= manifest.current_generation
-
-
-_listed: LruCache[tuple[RegionManifest, Sequence[StoredGeneration]]] = LruCache(
-    64 << 20, lambda listed: _STORED_BYTES * len(listed[1])
-)

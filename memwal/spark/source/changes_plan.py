@@ -19,9 +19,9 @@ from memwal.feed.base_changes import BaseChanges, Changed
 from memwal.feed.change_rows import Since
 from memwal.feed.state import FeedState
 from memwal.feed.token import FeedToken
+from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.region_places import RegionPlaces
 from memwal.lsm.wal.follow import UnflushedLog
-from memwal.reader.sources.plan import StoredGeneration
 from memwal.spark.source.scan_plan import (
     DEFAULT_ROW_BYTES,
     ReadOptions,
@@ -59,13 +59,13 @@ class ChangesSnapshot:
 
     version: int  # of the base table
     digest: bytes
-    generations: tuple[StoredGeneration, ...]  # oldest first within each region
+    generations: tuple[FlushedGeneration, ...]  # oldest first within each region
     logs: tuple[UnflushedLog, ...]
     after: FeedToken | None
     seen: Mapping[UUID, int]
     stored: Mapping[UUID, int]
-    named: tuple[StoredGeneration, ...]
-    unseen: tuple[StoredGeneration, ...]
+    named: tuple[FlushedGeneration, ...]
+    unseen: tuple[FlushedGeneration, ...]
     columns: tuple[str, ...]  # of the table, in this order
     filter: str | None  # in parentheses
     tags: tuple[ReadTag, ...]  # that keep the snapshot stored

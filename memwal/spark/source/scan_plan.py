@@ -18,6 +18,7 @@ from memwal.base_table.refs import ReadTag
 from memwal.base_table.snapshot import BaseTable, data_files
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
+from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.region_places import RegionPlaces
 from memwal.lsm.wal.follow import UnflushedLog
 from memwal.reader.predicate import parenthesize_filter
@@ -27,7 +28,6 @@ from memwal.reader.sources.log_tails import find_tails
 from memwal.reader.sources.plan import (
     OmittedGenerations,
     ReadPlan,
-    StoredGeneration,
     plan_read,
     plan_version,
     ruled_out_regions,
@@ -161,7 +161,7 @@ class PinnedSnapshot:
     version: int
     # Of the version; it tells the version from one of another table in the same place.
     digest: bytes
-    generations: tuple[StoredGeneration, ...]  # Oldest first within each region.
+    generations: tuple[FlushedGeneration, ...]  # Oldest first within each region.
     # Parts of the logs that hold rows of a fresh load, at most one of each region.
     logs: tuple[UnflushedLog, ...] = ()
     # Groups of regions that may have rows of the same keys.
@@ -361,7 +361,7 @@ def _group_generations(plan: ReadPlan) -> list[list[int]]:
     return list(groups.values())
 
 
-def generation_bytes(stored: StoredGeneration) -> int:
+def generation_bytes(stored: FlushedGeneration) -> int:
     """Return the bytes of a flushed generation, approximate if none were recorded."""
     rows = (stored.rows or 0) * DEFAULT_ROW_BYTES
     return stored.memory_bytes or rows or _DEFAULT_GENERATION_BYTES

@@ -54,7 +54,8 @@ def version(number: int, *, current: int, named: Sequence[int] = ()) -> RegionMa
         current_generation=current,
         replay_after=current - 1,
         flushed=tuple(
-            FlushedGeneration(generation=g, path=generation_name(g, f"{g:08x}")) for g in named
+            FlushedGeneration(region_id=REGION, generation=g, path=generation_name(g, f"{g:08x}"))
+            for g in named
         ),
     )
 

@@ -29,10 +29,9 @@ def region(number: int) -> UUID:
     return uuid5(REGION, str(number))
 
 
-def flushed(generation: int) -> FlushedGeneration:
-    return FlushedGeneration(
-        generation=generation, path=generation_name(generation, f"{generation:08x}")
-    )
+def flushed(region_id: UUID, generation: int) -> FlushedGeneration:
+    path = generation_name(generation, f"{generation:08x}")
+    return FlushedGeneration(region_id=region_id, generation=generation, path=path)
 
 
 def make_region(table: memwal.Table, region_id: UUID, *, flushes: int = FLUSHES) -> None:
@@ -46,12 +45,12 @@ def make_region(table: memwal.Table, region_id: UUID, *, flushes: int = FLUSHES)
             current_generation=turn + 1,
             replay_after=turn,
             wal_last_seen=turn,
-            flushed=tuple(flushed(generation) for generation in range(1, turn + 1)),
+            flushed=tuple(flushed(region_id, generation) for generation in range(1, turn + 1)),
         )
         store.create(manifest_key(region_id, manifest.version), manifest.encode())
         store.create(wal_key(region_id, turn + 1), b"entry")
     for generation in range(1, flushes + 1):
-        folder = generation_dir(region_id, flushed(generation).path)
+        folder = generation_dir(region_id, flushed(region_id, generation).path)
         for number in range(FILES):
             store.create(f"{folder}/data/{number}.lance", b"rows")
     RegionManifestStore(store, region_id).refresh_hint(flushes + 1)

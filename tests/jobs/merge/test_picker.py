@@ -53,7 +53,8 @@ def reasons(plan: MergePlan) -> dict[tuple[UUID, int], PickReason]:
 class TestCandidates:
     def manifest(self, *numbers: int) -> RegionManifest:
         flushed = tuple(
-            FlushedGeneration(generation=number, path=f"gen-{number}") for number in numbers
+            FlushedGeneration(region_id=A, generation=number, path=f"gen-{number}")
+            for number in numbers
         )
         return RegionManifest(region_id=A, version=1, writer_epoch=1, flushed=flushed)
 

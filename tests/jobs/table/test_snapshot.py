@@ -19,7 +19,7 @@ from memwal.base_table.commit import update_details
 from memwal.base_table.region_snapshot import external_key, read_snapshot
 from memwal.errors import CorruptDataError, OutcomeUnknownError
 from memwal.format.paths import manifest_key
-from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
@@ -32,7 +32,7 @@ def without_sizes(manifest: RegionManifest) -> RegionManifest:
         manifest,
         wal_last_seen=0,
         flushed=tuple(
-            FlushedGeneration(generation=f.generation, path=f.path) for f in manifest.flushed
+            replace(f, rows=None, memory_bytes=None, key_bytes=None) for f in manifest.flushed
         ),
     )
 

@@ -12,7 +12,6 @@ from support.data.tables import REGION, later, manifest, manifests
 from support.oracles import native
 
 from memwal.format.paths import region_dir, version_hint_key
-from memwal.format.region_manifest import FlushedGeneration
 from memwal.jobs.verify.manifests import read_history
 from memwal.region.manifest_store import RegionManifestStore
 
@@ -126,9 +125,7 @@ def test_a_flushed_generation_of_the_future(spoiled):
 def test_a_folder_of_another_generation(spoiled):
     newest = manifest(spoiled.table)
     *others, last = newest.flushed
-    spoiled.next_manifest(
-        flushed=(*others, FlushedGeneration(generation=last.generation, path=others[0].path))
-    )
+    spoiled.next_manifest(flushed=(*others, replace(last, path=others[0].path)))
     spoiled.only("flushed-path")
 
 
