@@ -144,25 +144,6 @@ class BatchJoiner:
         return list(pa.Table.from_batches(pending).combine_chunks().to_batches())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReplayedGeneration:
-    """Rows of one generation that only the log has."""
-
-    generation: int
-    last_position: int  # of the newest entry with its rows; ``replay_after`` after its flush
-    # Rows, including superseded ones, their size in memory, and their batches in the log. There are
-    # fewer batches in memory.
-    rows: int
-    nbytes: int
-    log_batches: int
-    contents: GenerationRows  # source of the rows for a flush
-    # The rows, if those of all generations together fit the budget. If None, the caller has to
-    # flush and publish this generation before it asks for the next one.
-    batches: tuple[pa.RecordBatch, ...] | None
-    # Generation that Lance is going to flush the rows into, if they have blobs.
-    target: BlobTarget = field(default_factory=dict)
-
-
 def replay(
     store: ObjectStore,
     claim: Claim,
@@ -196,27 +177,11 @@ def replay(
     runs, torn = _read_runs(log, claim, max_bytes)
     _replace_torn(store, claim, torn)
     for run in runs:
-        if run is runs[-1] and run.in_memory is None and run.bytes <= max_bytes:
+        if run is runs[-1] and run.in_memory is None and run.nbytes <= max_bytes:
             # The generations before it are flushed, and their rows are out of memory.
             run.in_memory = _InMemoryRows(row_schema.schema)
             run.in_memory.add(log.rows(after=run.after, last=run.last_position))
-        batches = None if run.in_memory is None else run.in_memory.finish()
-        yield ReplayedGeneration(
-            generation=run.generation,
-            last_position=run.last_position,
-            rows=run.rows,
-            nbytes=run.bytes,
-            log_batches=run.batches,
-            contents=(
-                LoggedRows(log, run.after, run.last_position)
-                if batches is None
-                else TableRows(
-                    pa.Table.from_batches(batches, row_schema.schema), row_schema.primary_key
-                )
-            ),
-            batches=batches,
-            target=run.target,
-        )
+        yield run
 
 
 def has_replayed(
@@ -291,32 +256,53 @@ def place(
 
 
 @dataclass(slots=True, eq=False)
-class _ReplayedRun:
-    """Adjacent entries that go into one generation."""
+class ReplayedGeneration:
+    """Rows of one generation that only the log has: those of adjacent entries."""
 
+    log: LogReader
     generation: int
     after: int  # position before the first entry
     in_memory: _InMemoryRows | None  # None if the rows have to be read again
-    last_position: int = 0
+    last_position: int = 0  # of the newest entry with its rows; ``replay_after`` after its flush
+    # Rows, including superseded ones, their size in memory, and their batches in the log. There are
+    # fewer batches in memory.
     rows: int = 0
-    batches: int = 0
-    bytes: int = 0  # size of the rows in memory
+    nbytes: int = 0
+    log_batches: int = 0
+    # Generation that Lance is going to flush the rows into, if they have blobs.
     target: BlobTarget = field(default_factory=dict)
+
+    @property
+    def batches(self) -> tuple[pa.RecordBatch, ...] | None:
+        """The rows, if those of all generations together fit the budget.
+
+        If None, the caller of :func:`replay` has to flush and publish this generation before it
+        asks for the next one.
+        """
+        return None if self.in_memory is None else self.in_memory.finish()
+
+    @property
+    def contents(self) -> GenerationRows:
+        """Source of the rows for a flush."""
+        batches, row_schema = self.batches, self.log.row_schema
+        if batches is None:
+            return LoggedRows(self.log, self.after, self.last_position)
+        return TableRows(pa.Table.from_batches(batches, row_schema.schema), row_schema.primary_key)
 
     def add(self, position: int, batches: Sequence[pa.RecordBatch], cost: int) -> None:
         self.last_position = position
         self.rows += sum(batch.num_rows for batch in batches)
-        self.batches += len(batches)
-        self.bytes += cost
+        self.log_batches += len(batches)
+        self.nbytes += cost
         if self.in_memory is not None:
             self.in_memory.add(batches)
 
-    def join(self, later: _ReplayedRun) -> None:
+    def join(self, later: ReplayedGeneration) -> None:
         """Append the entries of the next run."""
         self.last_position = later.last_position
         self.rows += later.rows
-        self.batches += later.batches
-        self.bytes += later.bytes
+        self.log_batches += later.log_batches
+        self.nbytes += later.nbytes
         self.target = later.target or self.target
         if self.in_memory is not None and later.in_memory is not None:
             self.in_memory.add(later.in_memory.finish())
@@ -324,10 +310,10 @@ class _ReplayedRun:
 
 def _read_runs(
     log: LogReader, claim: Claim, max_bytes: int
-) -> tuple[list[_ReplayedRun], list[int]]:
+) -> tuple[list[ReplayedGeneration], list[int]]:
     """Read the whole log; return its runs, and the positions of torn entries."""
     joiner = BatchJoiner(log.row_schema.schema)
-    runs: list[_ReplayedRun] = []
+    runs: list[ReplayedGeneration] = []
     torn: list[int] = []
     total, expected = 0, claim.manifest.replay_after + 1
     for position, entry in log.entries(after=expected - 1, last=claim.next_position - 1):
@@ -339,8 +325,8 @@ def _read_runs(
         cost = joiner.cost(batches)
         total += cost
 
-        def new_run(number: int, after: int = position - 1) -> _ReplayedRun:
-            return _ReplayedRun(number, after, _InMemoryRows(log.row_schema.schema))
+        def new_run(number: int, after: int = position - 1) -> ReplayedGeneration:
+            return ReplayedGeneration(log, number, after, _InMemoryRows(log.row_schema.schema))
 
         run = place(runs, entry.generation, first=log.generation, new=new_run)
         if total > max_bytes:
