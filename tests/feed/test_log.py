@@ -142,8 +142,7 @@ def test_rows_of_several_parts_and_clients(make_table: MakeTable) -> None:
     table = make_table(pa.schema([SCHEMA.field(0), ("text", pa.string())]))
     token = table.changes().token
     wide = "x" * (5 << 20)
-    with native.writer(table) as shard:
-        native.put(shard, table, pa.table({"id": [0], "text": [wide]}))
+    native.upsert(table, pa.table({"id": [0], "text": [wide]}))
     with table.writer() as writer:
         for number in range(1, 4):
             writer.upsert({"id": number, "text": wide})

@@ -109,8 +109,7 @@ class TestAbandoned:
         assert len(log(table)) == 1
         assert read_abandoned(store, REGION) == [record]
         assert list(abandoned_entries(store, record)) == []
-        with native.writer(table) as shard:
-            native.put(shard, table, rows({7: 7}))
+        native.upsert(table, rows({7: 7}))
         merge(table)
         table.build_snapshot()
         assert shown(table) == {0: 0, 1: 1, 7: 7}
@@ -195,8 +194,7 @@ class TestTornTip:
         assert state(writer) == {key: key for key in range(5)}
         writer.abort()
 
-        with native.writer(table) as shard:
-            native.put(shard, table, rows({9: 9}))
+        native.upsert(table, rows({9: 9}))
         assert shown(table) == {**{key: key for key in range(5)}, 9: 9}
 
 
@@ -278,7 +276,6 @@ class TestLargeLog:
         if taker == "ours":
             table.upsert(rows({100: 100}))
         else:
-            with native.writer(table) as shard:
-                native.put(shard, table, rows({100: 100}))
+            native.upsert(table, rows({100: 100}))
 
         assert shown(table) == {**wanted, 100: 100}

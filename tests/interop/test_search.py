@@ -4,12 +4,10 @@ from pathlib import Path
 
 import lance
 import numpy as np
-import pyarrow as pa
 import pytest
 from support.data.searched import DIMENSION, Searched
 from support.oracles import native
 
-from memwal.region.router import Router
 from memwal.search import search
 
 
@@ -74,12 +72,8 @@ def test_recall_is_that_of_the_merged_table(tmp_path: Path) -> None:
 def test_generations_that_lance_flushed(tmp_path: Path) -> None:
     """Lance gives them a vector index of its own kind, and no text index like the base table's."""
     searched = Searched(tmp_path)
-    _, spec = searched.table.region_spec()
-    parts = Router(spec, searched.table.schema).route(searched.rows(range(120, 170)))
-    for region, batch in parts:
-        with native.writer(searched.table, region.region_id) as shard:
-            native.put(shard, searched.table, pa.Table.from_batches([batch]))
-    assert len(searched.sources(searched.table)[0].generations) == len(parts) == 2
+    native.upsert(searched.table, searched.rows(range(120, 170)))
+    assert len(searched.sources(searched.table)[0].generations) == 2
     searched.check_nearest(searched.table, least=10, refine_factor=40)
     for _ in range(6):
         searched.check_text(searched.table, searched.query())

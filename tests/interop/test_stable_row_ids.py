@@ -36,8 +36,7 @@ def test_ids_stay_whoever_writes(table: memwal.Table, merge: Merge) -> None:
     flush(table, dict.fromkeys(range(20), 0))
     merge(table)
     first = row_ids(table)
-    with native.writer(table) as shard:
-        native.put(shard, table, rows({1: 1, 20: 1}))
+    native.upsert(table, rows({1: 1, 20: 1}))
     merge(table)
     lancedb.connect(Path(table.uri).parent).open_table(NAME).optimize()
     flush(table, {2: 2, 21: 2}, [3])

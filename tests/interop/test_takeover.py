@@ -105,8 +105,7 @@ def test_many_takeovers_with_collections_between(table: memwal.Table, merge: Mer
     collect_all(table)
     assert base_state(table) == shown(table) == wanted
     assert all(entry.is_sentinel for entry in log(table).values())
-    with native.writer(table) as shard:
-        native.put(shard, table, rows({100: -1}))
+    native.upsert(table, rows({100: -1}))
     assert shown(table) == {**wanted, 100: -1}
 
 
@@ -180,8 +179,7 @@ def test_lance_takes_over_many_small_writes(
     for batch in numbered(0, 8_050).to_batches(max_chunksize=1):
         writer.upsert(batch)
     writer.abort()
-    with native.writer(table) as shard:
-        native.put(shard, table, rows({-1: 0}))
+    native.upsert(table, rows({-1: 0}))
     assert shown(table) == dict.fromkeys(range(-1, 8050), 0)
 
 
@@ -218,8 +216,7 @@ def test_a_killed_writer_loses_nothing(
     if taker == "ours":
         table.upsert(rows({-2: 0}))
     else:
-        with native.writer(table) as shard:
-            native.put(shard, table, rows({-2: 0}))
+        native.upsert(table, rows({-2: 0}))
     found = shown(table)
     assert found.pop(-2) == 0
     last = found.pop(-1)

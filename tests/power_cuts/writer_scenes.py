@@ -32,8 +32,7 @@ def check_recovery(uri: str, crash: Crash[Known], *, by_lance: bool) -> None:
     unexpected = {finding.code for finding in verify(table.location).findings} - HARMLESS
     assert not unexpected, f"verify found {unexpected}"
     if by_lance:
-        with native.writer(table) as shard:
-            native.put(shard, table, rows({99: 99}))
+        native.upsert(table, rows({99: 99}))
     else:
         with table.writer() as writer:
             writer.upsert(rows({99: 99}))
@@ -99,8 +98,7 @@ def takes_generations_from_lance(stage: Stage) -> None:
     table = memwal.open(str(stage.path))
     stage.truth.begin({1: 1})
     stage.recorder.note("before a write by Lance")
-    with native.writer(table) as shard:
-        native.put(shard, table, rows({1: 1}))
+    native.upsert(table, rows({1: 1}))
     assert len(generations(table)) == 1
     writer = table.writer()
     stage.write(writer, {2: 2})

@@ -55,13 +55,9 @@ def our_writer(table: memwal.Table, auditor: Auditor) -> None:
 def native_writer(table: memwal.Table, auditor: Auditor) -> None:
     """Do the same with Lance's own writer, which takes one region at a time."""
     values, gone = _changes(auditor)
+    native.upsert(table, rows(values))
     _, spec = table.region_spec()
-    router = Router(spec, table.schema)
-    written = rows(values)
-    removed = router.route(rows(dict.fromkeys(gone, 0))) if gone else []
-    for assignment, part in router.route(written):
-        with native.writer(table, assignment.region_id) as shard:
-            native.put(shard, table, pa.Table.from_batches([part]))
+    removed = Router(spec, table.schema).route(rows(dict.fromkeys(gone, 0))) if gone else []
     for assignment, part in removed:
         with native.writer(table, assignment.region_id) as shard:
             shard.delete(pa.Table.from_batches([part]).select(["id"]))

@@ -22,7 +22,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.format.paths import TOMBSTONE, generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import read_manifests
-from memwal.region.router import UNSHARDED_ID
+from memwal.region.router import UNSHARDED_ID, Router
 
 Rows = list[dict[str, Any]]
 
@@ -40,6 +40,14 @@ def writer(table: memwal.Table, region_id: UUID = UNSHARDED_ID, **options: Any) 
 def put(shard: ShardWriter, table: memwal.Table, rows: pa.Table) -> None:
     """Upsert with Lance's own writer, which wants exactly the table's schema."""
     shard.put(rows.select(table.schema.names).cast(table.schema))
+
+
+def upsert(table: memwal.Table, rows: pa.Table) -> None:
+    """Upsert with Lance's own writer, which takes one region at a time, and close it."""
+    _, spec = table.region_spec()
+    for region, part in Router(spec, table.schema).route(rows):
+        with writer(table, region.region_id) as shard:
+            put(shard, table, pa.Table.from_batches([part]))
 
 
 def flushed(table: memwal.Table, *parts: Any) -> lance.LanceDataset:

@@ -320,8 +320,7 @@ class TestRemembered:
         writer = table.writer()
         writer.apply(upserts=rows({1: 1}), source=SOURCE, version=3)
         writer.abort()
-        with native.writer(table) as shard:
-            native.put(shard, table, rows({2: 2}))
+        native.upsert(table, rows({2: 2}))
         assert len(generations(table)) == 1
         collect_all(table)
         with table.writer() as writer:
