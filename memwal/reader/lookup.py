@@ -368,47 +368,42 @@ class _RegionSearch:
                 possible = possible[might_hold(self.base, source.folder, keys.hashes[possible])]
             if not len(possible):
                 continue
-            hit = _from_generation(self.base, source, keys, possible, names)
+            hit = self._read(source, keys, possible, names)
             if hit is not None:
                 hits.append(hit)
                 remaining[hit.at] = False
         return hits
 
-
-def _from_generation(
-    base: BaseTable,
-    source: GenerationSource,
-    keys: _WantedKeys,
-    asked: Positions,
-    names: Sequence[str],
-) -> _FoundKeys | None:
-    """Return the keys at positions ``asked`` that a generation has, with their rows; or None."""
-    columns = [*names, TOMBSTONE]
-    if source.snapshot is not None:
-        chosen = keys.take(asked).columns
-        row_numbers = source.snapshot.lookup(
-            [key_column(chosen, [name]) for name in base.primary_key]
-        )
-        at = np.flatnonzero(row_numbers >= 0)
-        stored = [name for name in columns if name != ROW_ADDRESS]
-        rows = source.snapshot.view.take(row_numbers[at], columns=stored) if len(at) else None
-    else:
-        encoded = keys.encoded.take(pa.array(asked))
-        at, addresses = _addresses(base, source, encoded)
-        rows = None
-        if len(at):
-            rows = _take_generation(base, source, addresses, columns)
-            # Nothing else verifies the sidecar.
-            wanted = encoded.take(pa.array(at))
-            found = pc.index_in(key_column(rows, base.primary_key), value_set=wanted)
-            if pc.count_distinct(found).as_py() != len(at) or len(found) != len(at):
-                raise _wrong_index(source)
-    if rows is None:
-        return None
-    deleted = rows.column(TOMBSTONE)
-    if pc.any(deleted).as_py():
-        rows = rows.filter(pc.invert(pc.fill_null(deleted, False)))
-    return _FoundKeys(source, asked[at], rows)
+    def _read(
+        self, source: GenerationSource, keys: _WantedKeys, asked: Positions, names: Sequence[str]
+    ) -> _FoundKeys | None:
+        """Return the keys at ``asked`` that a generation has, with their rows; or None."""
+        columns = [*names, TOMBSTONE]
+        if source.snapshot is not None:
+            chosen = keys.take(asked).columns
+            row_numbers = source.snapshot.lookup(
+                [key_column(chosen, [name]) for name in self.base.primary_key]
+            )
+            at = np.flatnonzero(row_numbers >= 0)
+            stored = [name for name in columns if name != ROW_ADDRESS]
+            rows = source.snapshot.view.take(row_numbers[at], columns=stored) if len(at) else None
+        else:
+            encoded = keys.encoded.take(pa.array(asked))
+            at, addresses = _addresses(self.base, source, encoded)
+            rows = None
+            if len(at):
+                rows = _take_generation(self.base, source, addresses, columns)
+                # Nothing else verifies the sidecar.
+                wanted = encoded.take(pa.array(at))
+                found = pc.index_in(key_column(rows, self.base.primary_key), value_set=wanted)
+                if pc.count_distinct(found).as_py() != len(at) or len(found) != len(at):
+                    raise _wrong_index(source)
+        if rows is None:
+            return None
+        deleted = rows.column(TOMBSTONE)
+        if pc.any(deleted).as_py():
+            rows = rows.filter(pc.invert(pc.fill_null(deleted, False)))
+        return _FoundKeys(source, asked[at], rows)
 
 
 def _take_generation(

@@ -405,6 +405,7 @@ class TableWriter:
         *,
         by: pa.RecordBatch | None = None,
     ) -> WriteHandle:
+        """Write rows, the parts of several regions concurrently and as one write."""
         if wait is None:
             wait = self.settings.durable
         route: Route = routing.router.route
@@ -420,9 +421,26 @@ class TableWriter:
             # Without the rows: the error of an only region needs no positions of them.
             raise_error = functools.partial(_raise_failures, route, ())
             return WriteHandle(((assignment.region_id, write),), raise_error)
-        return self._write_parts(
-            routing, parts, rows_of, wait, functools.partial(_raise_failures, route, batches)
-        )
+        # An error of a claim is ignored here: the write to its region fails with it again.
+        self._regions.claim(routing, [assignment for assignment, _ in parts])
+        ids = [assignment.region_id for assignment, _ in parts]
+        given = [(assignment, rows_of(routing.row_schema, part)) for assignment, part in parts]
+        if wait and rows_of is WholeRows:
+            whole = [(a, r) for a, r in given if isinstance(r, WholeRows)]
+            writes = self._regions.write_all(routing, whole)
+        else:
+            writes = []
+            for assignment, rows in given:
+                try:
+                    writes.append(self._regions.write(routing, assignment, rows, wait=False))
+                except MemWalError as error:
+                    # A refused part is a failed write.
+                    writes.append(finished_write(error))
+        raise_parts = functools.partial(_raise_failures, route, batches)
+        handle = WriteHandle(list(zip(ids, writes, strict=True)), raise_parts)
+        if wait:
+            handle.wait()
+        return handle
 
     def _split(
         self, route: Route, batches: Sequence[pa.RecordBatch]
@@ -438,35 +456,6 @@ class TableWriter:
                     part[1].append(rows)
         self._regions.check_allowed(parts)
         return list(parts.values())
-
-    def _write_parts(
-        self,
-        routing: RoutingSchema,
-        parts: Sequence[tuple[RegionAssignment, list[pa.RecordBatch]]],
-        rows_of: Callable[[RowSchema, list[pa.RecordBatch]], WholeRows | PartialRows],
-        wait: bool,
-        raise_parts: Callable[[Sequence[RegionWrite]], None],
-    ) -> WriteHandle:
-        """Write the parts of several regions concurrently, and acknowledge them as one write."""
-        # An error of a claim is ignored here: the write to its region fails with it again.
-        self._regions.claim(routing, [assignment for assignment, _ in parts])
-        ids = [assignment.region_id for assignment, _ in parts]
-        rows = [(assignment, rows_of(routing.row_schema, part)) for assignment, part in parts]
-        if wait and rows_of is WholeRows:
-            whole = [(a, r) for a, r in rows if isinstance(r, WholeRows)]
-            writes = self._regions.write_all(routing, whole)
-        else:
-            writes = []
-            for assignment, part in rows:
-                try:
-                    writes.append(self._regions.write(routing, assignment, part, wait=False))
-                except MemWalError as error:
-                    # A refused part is a failed write.
-                    writes.append(finished_write(error))
-        handle = WriteHandle(list(zip(ids, writes, strict=True)), raise_parts)
-        if wait:
-            handle.wait()
-        return handle
 
     def _release(self, *, wait: bool) -> None:
         self._regions.close()

@@ -71,29 +71,22 @@ def best_texts(
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     parsed = _parse_query(sources, query, columns)
     parts = list(dict.fromkeys(leaves(parsed)))
-    return retry_unreadable(lambda: _search_leaves(sources, newest, parsed, parts, k, filter))
 
+    def find() -> Hits:
+        opened = {
+            column: open_column(sources, newest, column)
+            for column in dict.fromkeys(column for leaf in parts for column in columns_of(leaf))
+        }
+        if len(parts) == 1 and parsed == parts[0]:
+            best = k if filter is None else None
+            hits = _search_leaf(parts[0], opened, k=best)
+        else:
+            hits = _combine_leaves(parsed, {leaf: _search_leaf(leaf, opened) for leaf in parts})
+        if filter is None:
+            return hits.best(k, smallest=False)
+        return _best_passing(sources, hits, k, filter)
 
-def _search_leaves(
-    sources: ReadSources,
-    newest: NewestRows,
-    query: TextQuery,
-    parts: Sequence[Leaf],
-    k: int | None,
-    filter: str | None,
-) -> Hits:
-    opened = {
-        column: open_column(sources, newest, column)
-        for column in dict.fromkeys(column for leaf in parts for column in columns_of(leaf))
-    }
-    if len(parts) == 1 and query == parts[0]:
-        best = k if filter is None else None
-        hits = _search_leaf(parts[0], opened, k=best)
-    else:
-        hits = _combine_leaves(query, {leaf: _search_leaf(leaf, opened) for leaf in parts})
-    if filter is None:
-        return hits.best(k, smallest=False)
-    return _best_passing(sources, hits, k, filter)
+    return retry_unreadable(find)
 
 
 def combined_hits(

@@ -343,7 +343,11 @@ class EntryWriter:
         with self._lock:
             self._queue.clear_in_flight()
             self._counters.record_error(error)
-            group = [*group, *self._writes_failing_with(error)]
+            if isinstance(error, _RECOVERABLE):
+                group = [*group, *self._queue.take_derived()]
+            else:
+                self._failure.set(error)
+                group = [*group, *self._queue.take_waiting()]
             for write in group:
                 self._count_unbuffered(write)
         return group
@@ -353,13 +357,6 @@ class EntryWriter:
             write.buffered = False
             self._counters.buffered_writes -= 1
             self._counters.buffered_bytes -= write.bytes
-
-    def _writes_failing_with(self, error: BaseException) -> list[PendingWrite]:
-        """Remove and return the queued writes that fail with a group. The caller holds the lock."""
-        if not isinstance(error, _RECOVERABLE):
-            self._failure.set(error)
-            return self._queue.take_waiting()
-        return self._queue.take_derived()
 
 
 class GroupEntry:
