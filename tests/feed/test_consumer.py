@@ -243,6 +243,7 @@ class TestClaims:
     def test_after_a_drop_begin_anew(self, table: memwal.Table) -> None:
         first = table.consumer("c", start="now")
         first.drop()
+        assert tags(table) == 0
         with pytest.raises(ConsumerFencedError):
             first.read()
         assert told(table.consumer("c").read()) == {1: 0, 2: 0}

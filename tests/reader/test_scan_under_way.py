@@ -176,6 +176,14 @@ class TestCollectedGenerations:
         found = state(pa.Table.from_batches([*seen, *batches]))
         assert found.keys() == expected().keys()
 
+    def test_for_ever_end_the_scan(self, filled: memwal.Table) -> None:
+        sources = collect_sources(filled.location)
+        batches = iter(Scan(lambda: sources).to_reader())
+        next(batches)
+        merge_and_collect(filled)
+        with pytest.raises(ObjectNotFoundError):
+            list(batches)
+
     def test_of_a_table_whose_rows_keep_their_ids(self, tmp_path: Any) -> None:
         uri = str(tmp_path / "stable")
         lance.write_dataset(

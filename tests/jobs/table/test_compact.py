@@ -293,6 +293,20 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     assert base_state(ten) == expected
 
 
+def test_a_rewrite_that_was_not_stored_whole_is_done_again(ten: memwal.Table) -> None:
+    before = stored_data(ten)
+    lost: list[str] = []
+
+    def lose() -> None:
+        if not lost:
+            lost.extend(stored_data(ten) - before)
+            (folder(ten) / "data" / lost[0]).write_bytes(b"")
+
+    assert compact(ten.location, CompactOptions(guard=lose)).commits == 1
+    assert base_state(ten) == dict(TEN)
+    assert stored_data(ten) == named_data(ten)
+
+
 def test_a_commit_whose_answer_is_lost_is_done(
     ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,9 +124,10 @@ class TestDecide:
 
     @pytest.mark.parametrize("merge_again", [False, True])
     def test_without_a_loss_nothing_changes(self, table: memwal.Table, merge_again: bool) -> None:
-        before = table.base().version, read_marks(table.location.store)
-        table.restore(merge_again=merge_again)
-        assert (table.base().version, read_marks(table.location.store)) == before
+        newest, marks = table.base().version, read_marks(table.location.store)
+        for version in (None, newest):
+            assert table.restore(version, merge_again=merge_again).commits == 0
+        assert (table.base().version, read_marks(table.location.store)) == (newest, marks)
 
     def test_an_unset_and_a_set(self, table: memwal.Table) -> None:
         lance.dataset(table.uri).drop_index("__lance_mem_wal")
