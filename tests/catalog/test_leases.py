@@ -226,6 +226,7 @@ def test_processes_that_race_for_a_lease_are_never_in_it_together(
     assert sorted(tokens) == list(range(1, 31))
 
 
+@pytest.mark.slow
 def test_a_holder_goes_on_while_the_server_is_gone_and_keeps_its_lease(
     postgres: PostgresServer, postgres_url: str
 ) -> None:

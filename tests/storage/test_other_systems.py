@@ -53,7 +53,8 @@ def test_a_table_lives_without_what_linux_alone_has(tmp_path: Path) -> None:
     assert not [path for path in Path(uri).rglob(".*") if path.suffix == ".tmp"]
 
 
-@pytest.mark.parametrize("name", [pytest.param("posix", marks=pytest.mark.slow), "other"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["posix", "other"])
 def test_everything_can_be_imported(tmp_path: Path, name: str) -> None:
     found = run(name, "imports", folder=tmp_path)
 
