@@ -108,6 +108,8 @@ def manifest_dir(region_id: UUID) -> str:
     return f"{region_dir(region_id)}/{_MANIFEST_DIR}"
 
 
+# Each entry of a log is read by its key.
+@lru_cache(maxsize=1 << 14)
 def wal_dir(region_id: UUID) -> str:
     """Return the key of the folder that holds a region's WAL entries."""
     return f"{region_dir(region_id)}/wal"

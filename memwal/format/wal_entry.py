@@ -413,15 +413,16 @@ class _FlatTable:
     Raises struct.error if an offset leads outside of the buffer.
     """
 
-    __slots__ = ("_at", "_buffer", "_fields", "_size")
+    __slots__ = ("_at", "_buffer", "_offsets")
 
     def __init__(self, buffer: memoryview, at: int) -> None:
         self._buffer = buffer
         self._at = at
-        self._fields = at - _I32.unpack_from(buffer, at)[0]
-        if not 0 <= self._fields < len(buffer):
+        fields = at - _I32.unpack_from(buffer, at)[0]
+        if not 0 <= fields < len(buffer):
             raise struct.error("the fields of a table are not there")
-        (self._size,) = _U16.unpack_from(buffer, self._fields)
+        (size,) = _U16.unpack_from(buffer, fields)
+        self._offsets = struct.unpack_from(f"<{size // 2 - 2}H", buffer, fields + 4)
 
     def has(self, field: int) -> bool:
         """Return whether a field is present."""
@@ -450,10 +451,7 @@ class _FlatTable:
         return numbers[::2], numbers[1::2]
 
     def _position(self, field: int) -> int:
-        slot = 4 + 2 * field
-        if slot + 2 > self._size:
-            return 0
-        (offset,) = _U16.unpack_from(self._buffer, self._fields + slot)
+        offset = self._offsets[field] if field < len(self._offsets) else 0
         return self._at + int(offset) if offset else 0
 
     def _target(self, field: int) -> int:
