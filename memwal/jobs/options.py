@@ -192,7 +192,7 @@ _COMMIT_BYTES_HELP: Final = (
 )
 _QUALITY: Final = Option(
     kind=OptionKind.RULES,
-    help="rules for the rows that enter, and what is done about rows that break them; without "
+    help="rules for the rows that enter, and the action for rows that break them; without "
     "rules, all rows enter",
     optional=True,
 )
@@ -234,7 +234,7 @@ class CheckpointOptions(RunOptions):
     """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
 
     timeout_seconds: Duration | None = seconds(
-        None, "how long it may take; checked between the commits, and what is merged stays"
+        None, "how long it may take; checked between the commits; merged rows stay merged"
     )
     commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
@@ -264,7 +264,7 @@ class CompactOptions(RunOptions):
 
     min_fragments: int | None = count(
         8,
-        "leave small fragments alone until there are so many; ``none`` leaves them alone always",
+        "leave small fragments alone until there are this many; ``none`` leaves them alone always",
         optional=True,
     )
     target_rows: int = count(
@@ -276,15 +276,15 @@ class CompactOptions(RunOptions):
     )
     deleted_percent: int | None = count(
         10,
-        "rewrite a fragment of which so many percent of the rows are deleted, whatever its size; "
+        "rewrite a fragment, of any size, of which this percentage of the rows is deleted; "
         "``none`` rewrites no fragment for its deleted rows",
         high=100,
         optional=True,
     )
     # Smaller commits get in each other's way less; each remaps the indexes.
     commit_bytes: int = count(GIB, "bytes on storage that one commit replaces at most")
-    max_commits: int | None = count(None, "end after so many commits, whatever is left")
-    attempts: int = count(8, "give up when so many rewrites were lost to other commits")
+    max_commits: int | None = count(None, "end after this number of commits; the next run goes on")
+    attempts: int = count(8, "give up when this number of rewrites was lost to other commits")
 
     def fragment_limits(self) -> FragmentLimits:
         """Return the limits below which a fragment is small or sparse."""
@@ -313,8 +313,8 @@ class IndexOptions(RunOptions):
     # Other indexes are built much faster, so that they have sixteen times as many rows in a part.
     part_rows: int = count(
         1 << 20,
-        "a vector or text index that lacks at least so many rows is built in parts of about so "
-        "many; another index from sixteen times as many on",
+        "a vector or text index that lacks at least this number of rows is built in parts of about "
+        "this size; another index from sixteen times as many rows on",
     )
     max_tasks: int | None = count(None, "parts that the build of one index is divided into at most")
     # A text query over four segments takes twice as long as over one, over sixteen six times. An
@@ -362,7 +362,7 @@ class GcOptions(RunOptions):
     manifest that they read.
     """
 
-    dry_run: bool = _switch(True, "only count what would be deleted")
+    dry_run: bool = _switch(True, "only count the objects that would be deleted")
     grace_seconds: Duration = seconds(
         600.0,
         "how long an object that no manifest names any more is kept for readers that planned with "
@@ -416,7 +416,8 @@ class GcOptions(RunOptions):
     )
     explain: bool = _switch(
         False,
-        "list what goes and, for what stays, why it stays; costs a listing for each generation",
+        "list the objects that go and, for those that stay, the reasons; costs a listing for each "
+        "generation",
     )
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
 
@@ -470,7 +471,7 @@ class QualityOptions(RunOptions):
         }
     )
     sample_rows: int | None = count(
-        None, "look at so many rows, chosen at random; by default at all rows"
+        None, "check this number of rows, chosen at random; by default all rows"
     )
     max_tasks: int | None = count(
         None,
@@ -506,8 +507,8 @@ class VerifyOptions(JobOptions):
     quick: bool = _switch(False, "read no rows: names, manifests and schemas only")
     sample_generations: int | None = count(
         None,
-        "read the rows of at most so many generations of each region; others with every version "
-        "of the table",
+        "read the rows of at most this number of generations of each region; others with every "
+        "version of the table",
     )
     deep: bool = _switch(
         False,

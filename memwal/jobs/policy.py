@@ -166,22 +166,24 @@ class Policy(JsonRecord):
     recover_min_age_seconds: float | None = _from_job(RecoverOptions, "min_age_seconds", low=1)
     merge_at_generations: int = count(
         4,
-        "A region is due for a merge when so many generations wait. Fewer means fresher indexes "
-        "and cheaper reads, but more commits to the base table: one per merge.",
+        "A region is due for a merge when it has this number of unmerged generations. A smaller "
+        "number means fresher indexes and cheaper reads, but more commits to the base table: one "
+        "per merge.",
     )
     merge_at_bytes: int | None = count(
         GIB,
-        "A region is due when what waits takes so many bytes, as the manifests count them.",
+        "A region is due when its unmerged generations have this size, as the manifests count it.",
         optional=True,
     )
     merge_at_age_seconds: float = seconds(
         300.0,
-        "A region is due when its oldest waiting generation is this old, however few there are.",
+        "A region is due when its oldest unmerged generation is this old, even if it is the only "
+        "one.",
     )
     merge_max_keys_per_row: int | None = count(
         None,
-        "A merge compares the keys of the base table, however little waits. If it would compare "
-        "more than so many for each row that waits, only its age makes a region due.",
+        "A merge compares the keys of the base table, even if the backlog is small. If it would "
+        "compare more than this number for each unmerged row, only its age makes a region due.",
     )
     merge_commit_bytes: int = _from_job(
         MergeOptions,
@@ -191,17 +193,18 @@ class Policy(JsonRecord):
     )
     merge_run_bytes: int | None = _from_job(MergeOptions, "run_bytes", low=MIB)
     index_at_generations: int = count(
-        1, "The indexes are due when one of them does not cover so many merged generations."
+        1, "The indexes are due when one of them does not cover this number of merged generations."
     )
     index_at_rows: int | None = count(
         100_000,
-        "The indexes are due when one of them does not cover so many rows of the base table.",
+        "The indexes are due when one of them does not cover this number of rows of the base "
+        "table.",
         optional=True,
     )
     index_at_age_seconds: float = seconds(
         900.0,
-        "The indexes are due when one of them is behind at all and none was built for so long, or "
-        "ever.",
+        "The indexes are due when one of them is behind and the last build is this old, or there "
+        "was none.",
     )
     snapshot_at_age_seconds: float = seconds(
         300.0,
@@ -210,13 +213,13 @@ class Policy(JsonRecord):
         low=1,
     )
     snapshot_at_regions: int | None = count(
-        None, "The region snapshot is due when so many regions have changed since it was taken."
+        None, "The region snapshot is due when this number of regions changed since it was taken."
     )
     gc_interval_seconds: float = seconds(
-        3600.0, "Garbage is collected when it was not for so long.", low=1
+        3600.0, "Garbage is collected when the last collection is this old.", low=1
     )
     gc_at_bytes: int | None = count(
-        GIB, "Garbage is collected when so many bytes could go.", optional=True
+        GIB, "Garbage is collected when there are this many bytes of it.", optional=True
     )
     # One small fragment alone has nothing to be joined with.
     compact_min_fragments: int | None = _from_job(
@@ -224,7 +227,7 @@ class Policy(JsonRecord):
         "min_fragments",
         low=2,
         default=64,
-        note="A compaction is due when there are so many.",
+        note="A compaction is due when there are this many.",
     )
     compact_target_rows: int = _from_job(CompactOptions, "target_rows", low=1)
     compact_target_bytes: int = _from_job(CompactOptions, "target_bytes", low=MIB)
@@ -232,21 +235,21 @@ class Policy(JsonRecord):
         CompactOptions,
         "deleted_percent",
         low=1,
-        note="A compaction is due when so many percent of the rows of the base table are deleted.",
+        note="A compaction is due when this share of the rows of the base table is deleted.",
     )
     quiet_hours: tuple[str, ...] = _key(
         OptionKind.NAMES,
         (),
-        "Windows such as ``22:00-06:00 Europe/Berlin`` in which only what is overdue by "
-        "``quiet_critical_seconds`` runs.",
+        "Windows such as ``22:00-06:00 Europe/Berlin`` in which only jobs run that are overdue "
+        "by ``quiet_critical_seconds``.",
     )
     quiet_critical_seconds: float = seconds(
         3600.0, "How far beyond its age limit a job must be to run in quiet hours."
     )
     run_retention_seconds: float = seconds(
         30 * _DAY,
-        "How long the catalog keeps what it knows of a run that ended. The latest that succeeded "
-        "of each job stays.",
+        "How long the catalog keeps the record of a run that ended. The latest successful one of "
+        "each job stays.",
     )
     sample_retention_seconds: float = seconds(
         7 * _DAY, "How long the catalog keeps a sample of the backlog."
@@ -261,22 +264,22 @@ class Policy(JsonRecord):
     )
     poll_seconds: float = seconds(
         10.0,
-        "Shortest pause between two looks at a table with the schedule ``@due``. A look at a table "
+        "Shortest pause between two polls of a table with the schedule ``@due``. A poll of a table "
         "that has not changed is two HEAD requests, and on local disks none.",
         low=1,
     )
     idle_poll_seconds: float = seconds(
         120.0,
-        "Longest pause between two looks at such a table in an object store, unless "
+        "Longest pause between two polls of such a table in an object store, unless "
         "``poll_seconds`` is longer. The pauses grow with the time since the last change, to a "
-        "tenth of it. After a start, tables that were not due are first looked at within so long.",
+        "tenth of it. After a start, tables that were not due are polled within this time.",
         low=1,
     )
     untraced_poll_seconds: float = seconds(
         900.0,
         "How late a change by another client than memwal, or by a process that died, is noticed "
-        "in an object store: after a tenth of the time since the last such change, and after so "
-        "long at most. Each time costs a request for every 1,000 objects of the regions.",
+        "in an object store: after a tenth of the time since the last such change, and after "
+        "this time at most. Each check costs a request for every 1,000 objects of the regions.",
         low=1,
     )
     # Readers rely for so long on a manifest that they read.
@@ -293,8 +296,8 @@ class Policy(JsonRecord):
     gc_consumer_bytes: int | None = _from_job(GcOptions, "consumer_bytes", low=0)
     late_seconds: float = seconds(
         3600.0,
-        "Age of the oldest unmerged generation from which the table is late: what alerts, "
-        "notifications and the health in the user interface go by.",
+        "Age of the oldest unmerged generation from which the table is late: alerts, "
+        "notifications and the health in the user interface follow it.",
         low=1,
     )
     critical_seconds: float = seconds(
@@ -309,9 +312,9 @@ class Policy(JsonRecord):
     )
     sensor_groups: int = count(
         1,
-        "With more than 1, a run in Airflow has a sensor for each region, up to so many, before "
-        "its jobs: for tables of few regions. A table with more regions has so many sensors, each "
-        "for a share of its regions. With 1, one sensor waits for all regions.",
+        "With more than 1, a run in Airflow has a sensor for each region, up to this number, "
+        "before its jobs: for tables of few regions. A table with more regions has this number of "
+        "sensors, each for a share of its regions. With 1, one sensor waits for all regions.",
         high=1000,
     )
     pool: str | None = _key(
@@ -343,8 +346,8 @@ class Policy(JsonRecord):
         None,
         Option(
             kind=OptionKind.RULES,
-            help="What the rows of the table must be like, and what a merge does about those that "
-            "are not.",
+            help="Rules for the rows of the table, and the action of a merge for rows that break "
+            "them.",
             optional=True,
         ),
     )
