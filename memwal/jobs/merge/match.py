@@ -42,7 +42,7 @@ _OFFSET_BITS = np.uint64(32)
 # An index has the value and the row of each key, and is read in pieces.
 _MOST_READ = 0.5
 # Below it, pages are read faster than Lance joins all keys.
-_SMALL_FRACTION = 1 / 16
+_SMALL_FRACTION = 1 / 8
 # Below it, keys are compared in less time than Lance takes to join all.
 _POSSIBLE_FRACTION = 1 / 4
 # Without an index, Lance joins fewer rows in about the time that it takes to read bounds.
