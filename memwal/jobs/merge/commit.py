@@ -1,26 +1,31 @@
-"""Small merges: rows of some regions and their progress in one commit (spec: MemTable Merger).
+"""Attempts, progress and outcome of a merge, and small merges (spec: MemTable Merger).
 
-If few pages of an index on the key have the keys, or without an index few fragments by the bounds
-of their keys, the rows to replace and to delete are found there, however large the base table is
+:class:`MergeAttempts` is what small and divided merges share. An attempt opens the latest version,
+takes the rows that the last attempt read while they may still be committed, commits them with the
+progress of their regions, then raises the region marks and settles the quarantine. If another
+commit was first, the next attempt begins with the version that it made.
+
+A small merge holds its rows in memory. If few pages of an index on the key have the keys, or
+without an index few fragments by the bounds of their keys, the rows to replace and to delete are
+found there, however large the base table is
 (:func:`~memwal.jobs.merge.match.find_in_small_part`). One commit, by compare-and-swap on the
 version that was matched, has new fragments, deletions and progress. A process that dies or pauses
 before it leaves files that no version names, which are collected by age; one that comes late is
 refused, and another attempt matches the new version.
 
-Otherwise Lance's ``merge_insert`` finds, replaces and adds the rows: for many keys all over the
-table it takes less processor time than a divided merge, whose tasks exchange files.
+Otherwise Lance's ``merge_insert`` finds, replaces and adds the rows, in half the processor time:
+:mod:`memwal.jobs.merge.merge_insert`, with what a process that pauses, dies or repeats does at each
+step. Tables with stable row ids and rows with unusable columns are merged by it, too.
 
-The commit that carries the rows also records the progress. What a process that pauses, dies or
-repeats does at each step of Lance's merge stands in :mod:`memwal.jobs.merge.merge_insert`.
-
-If every attempt meets other commits, the driver merges the same generations by a divided merge.
-For it, this merge is one that died: before or after a delete pass, with or without rows in the
-quarantine, and without progress.
+If every attempt of a small merge meets other commits, the driver merges the same generations by a
+divided merge. For it, the small merge is one that died: before or after a delete pass, with or
+without rows in the quarantine, and without progress.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,10 +47,11 @@ from memwal.errors import (
 )
 from memwal.jobs.job import Guard, SkippedRegion
 from memwal.jobs.merge.match import Match, find_in_small_part, write_deletions
-from memwal.jobs.merge.merge_insert import delete, is_pending, note_conflict, upsert
+from memwal.jobs.merge.merge_insert import merge_by_lance
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import open_region
 from memwal.jobs.merge.screening import QualityGate, Screened, screen_region, store_quarantined
+from memwal.jobs.metrics import job_metrics
 from memwal.quality.gate import GateDecision
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
@@ -97,6 +103,120 @@ class MergeOutcome:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MergeCommit:
+    """Generations that an attempt committed, if any were pending, and what was counted."""
+
+    selections: Sequence[RegionSelection] = ()
+    commits: int = 0
+    counted: Counter[str] = field(default_factory=Counter)  # of METRICS: rows, and bytes of files
+
+
+@dataclass(slots=True, kw_only=True)
+class MergeAttempts(ABC):
+    """State that the attempts of a merge share: its regions, lease, gate, and regions to skip."""
+
+    location: TableLocation
+    selections: Sequence[RegionSelection]
+    guard: Guard | None
+    gate: QualityGate | None
+    skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
+
+    def repeat(self, attempts: int) -> MergeOutcome:
+        """Merge the pending generations; MergeContentionError if each attempt met other commits."""
+        return retry_lost_races(
+            self._attempt,
+            attempts=attempts,
+            seconds=_CONFLICT_WAIT_SECONDS,
+            exhausted=MergeContentionError(
+                f"{attempts} attempts to merge into {self.location} met other commits; "
+                "try again later"
+            ),
+        )
+
+    @abstractmethod
+    def commit(self, base: BaseTable) -> MergeCommit:
+        """Commit the pending rows and their progress onto a version, or raise LostRaceError."""
+
+    def _attempt(self) -> MergeOutcome:
+        base = open_base(self.location)
+        base.require_mem_wal()
+        base.check_changeable()
+        try:
+            done = self._commit(base)
+        except LostRaceError as error:
+            job_metrics().conflict(self.location.uri)
+            logger.info("merge into %s met another commit, trying again: %s", self.location, error)
+            raise
+        merged = done.selections
+        if merged:
+            marks = {region.region_id: region.mark for region in merged}
+            raise_marks(self.location.store, marks, progress_of(merged))
+            if self.gate is not None:
+                self.gate.settle(merged)
+        report = self.gate.report(merged) if self.gate is not None else None
+        return MergeOutcome(
+            commits=done.commits,
+            metrics=Counter(
+                generations=sum(len(region.generations) for region in merged),
+                bytes=sum(region.bytes for region in merged),
+                **done.counted,
+            ),
+            skipped=tuple(self.skipped.values()),
+            quality=() if report is None else (report,),
+        )
+
+    def _commit(self, base: BaseTable) -> MergeCommit:
+        try:
+            return self.commit(base)
+        except (ObjectNotFoundError, TableSetupError) as error:
+            # Another merger deletes the files of a run for generations that it merged.
+            is_pending = self.pending(open_base(self.location)) == self.pending(base)
+            if is_pending and is_version_stored(self.location, base.version):
+                raise
+            # This process was paused, and the table has gone on.
+            raise LostRaceError("the version that was read is outdated") from error
+
+    def pending(self, base: BaseTable) -> list[RegionSelection]:
+        """Return the generations that a version does not have, without skipped regions."""
+        return still_pending(self.selections, base.details.merged, stops=self._stops())
+
+    def skip(self, regions: Mapping[UUID, SkippedRegion]) -> None:
+        """Remember the first generation of each region that cannot be merged."""
+        for region_id, region in regions.items():
+            earlier = self.skipped.get(region_id)
+            if earlier is None or region.generation < earlier.generation:
+                self.skipped[region_id] = region
+
+    def check_lease(self) -> None:
+        """Call the guard, which raises an error if the merge must stop."""
+        if self.guard is not None:
+            self.guard()
+
+    def may_commit(
+        self, read: BaseTable, selections: Sequence[RegionSelection], latest: BaseTable
+    ) -> bool:
+        """Return whether rows that were read for one version may be committed onto a later one.
+
+        All of their generations have to be pending: rows of one must not be committed over those of
+        a later one, which another merger may have merged. And they have to have its columns.
+        """
+        pending = still_pending(selections, latest.details.merged, stops=self._stops())
+        return (
+            pending == list(selections)
+            and latest.stored_schema == read.stored_schema
+            and latest.field_ids() == read.field_ids()
+        )
+
+    def _stops(self) -> dict[UUID, int]:
+        return {region_id: region.generation for region_id, region in self.skipped.items()}
+
+
+def progress_of(selections: Iterable[RegionSelection]) -> dict[UUID, int]:
+    """Return the newest generation of each region."""
+    return {region.region_id: region.last for region in selections}
+
+
 def merge_commit(
     location: TableLocation,
     selections: Sequence[RegionSelection],
@@ -109,21 +229,16 @@ def merge_commit(
 
     Raises MergeContentionError if every attempt met another commit.
     """
-    commit = _MergeCommit(location, selections, guard, QualityGate.of(rules, location))
-    return retry_lost_races(
-        commit.attempt,
-        attempts=attempts,
-        seconds=_CONFLICT_WAIT_SECONDS,
-        exhausted=MergeContentionError(
-            f"{attempts} attempts to merge into {location} met other commits; try again later"
-        ),
-    )
+    gate = QualityGate.of(rules, location)
+    merge = _SmallMerge(location=location, selections=selections, guard=guard, gate=gate)
+    return merge.repeat(attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
     """Rows of one commit."""
 
+    base: BaseTable  # version for which they were read
     selections: tuple[RegionSelection, ...]  # what was read; empty if nothing could be
     upserts: pa.Table
     deletes: pa.Table  # keys only
@@ -131,97 +246,55 @@ class MergeSource:
     skipped: Mapping[UUID, SkippedRegion]
     decided: Mapping[UUID, GateDecision]  # of each region that the quality gate screened
 
-    @property
-    def merged(self) -> dict[UUID, int]:
-        """The newest generation of each region."""
-        return {selection.region_id: selection.last for selection in self.selections}
 
+@dataclass(slots=True, kw_only=True)
+class _SmallMerge(MergeAttempts):
+    """A merge of rows that are held in memory."""
 
-@dataclass(slots=True)
-class _MergeCommit:
-    """State that the attempts of one commit share: rows that were read, and regions to skip."""
-
-    location: TableLocation
-    selections: Sequence[RegionSelection]
-    guard: Guard | None
-    gate: QualityGate | None
     source: MergeSource | None = None
-    screened: MergeSource | None = None  # the source whose rows are in the quarantine
-    skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
-    metrics: Counter[str] = field(default_factory=Counter)  # of both passes, of Lance
+    counted: Counter[str] = field(default_factory=Counter)  # by all attempts
 
-    def attempt(self) -> MergeOutcome:
-        """Commit on top of the latest version, or raise LostRaceError."""
-        base = open_base(self.location)
-        base.require_mem_wal()
-        source = self._pending_source(base)
+    def commit(self, base: BaseTable) -> MergeCommit:
+        """Find the rows to replace in a small part of the table, or let Lance merge all rows."""
+        source = self.source
+        if source is None or not self.may_commit(source.base, source.selections, base):
+            source = self.source = self._read(base)
         if not source.selections:
-            return self._outcome(source)
-        self._check_lease()
-        if self.gate is not None and self.screened is not source:
-            store_quarantined(self.location, self.gate.rules, source.decided, source.selections)
-            self.screened = source
+            return MergeCommit()
+        self.check_lease()
         counted, commits = _merge_by_small_part(base, source), 1
         if counted is None:
-            commits = self._merge_by_lance(base, source)
-        else:
-            self.metrics += counted
-        raise_marks(
-            self.location.store,
-            {selection.region_id: selection.mark for selection in source.selections},
-            source.merged,
-        )
-        if self.gate is not None:
-            self.gate.settle(source.selections)
-        return self._outcome(source, commits=commits)
-
-    def _merge_by_lance(self, base: BaseTable, source: MergeSource) -> int:
-        """Delete and upsert the rows, in a commit each; return how many there were."""
-        if source.deletes.num_rows:
-            self.metrics += delete(base, source.deletes, source.selections)
-            base = open_base(self.location)
-            if not (is_pending(base, source.selections) and _fits(source, base)):
-                raise LostRaceError("the base table changed after the delete pass")
-            self._check_lease()
-        self.metrics += upsert(base, source.upserts, source.selections)
-        return 2 if source.deletes.num_rows else 1
-
-    def _pending_source(self, base: BaseTable) -> MergeSource:
-        """Return the pending rows; those of the last attempt while these are unchanged."""
-        stops = {region_id: region.generation for region_id, region in self.skipped.items()}
-        pending = still_pending(self.selections, base.details.merged, stops=stops)
-        source = self.source
-        if source is None or source.selections != tuple(pending) or not _fits(source, base):
-            rules = self.gate.rules if self.gate is not None else None
-            source = self.source = read_source(base, pending, rules)
-            self.skipped |= source.skipped
-            if self.gate is not None:
-                self.gate.record([Screened.of(source.decided)])
-        return source
-
-    def _check_lease(self) -> None:
-        if self.guard is not None:
-            self.guard()
-
-    def _outcome(self, source: MergeSource, *, commits: int = 0) -> MergeOutcome:
-        """Describe the commit of a source; none was made if it has no generations."""
-        report = self.gate.report(source.selections) if self.gate is not None else None
-        counted, metrics = self.metrics, Counter[str]()
-        if source.selections:
-            metrics.update(
-                generations=sum(len(selection.generations) for selection in source.selections),
-                rows_upserted=counted["num_inserted_rows"] + counted["num_updated_rows"],
-                rows_deleted=counted["num_deleted_rows"],
-                bytes=sum(selection.bytes for selection in source.selections),
-                bytes_read=counted["bytes_read"],
-                bytes_written=counted["bytes_written"],
+            commits += bool(source.deletes.num_rows)
+            merge_by_lance(
+                base,
+                source.deletes,
+                source.upserts,
+                source.selections,
+                counted=self.counted,
+                reopen=lambda: self._reopen(source),
             )
-        return MergeOutcome(
-            commits=commits,
-            metrics=metrics,
-            skipped=tuple(self.skipped.values()),
-            quality=() if report is None else (report,),
-        )
+        else:
+            self.counted += counted
+        return MergeCommit(source.selections, commits, self.counted)
+
+    def _reopen(self, source: MergeSource) -> BaseTable:
+        """Return the version after the delete pass, or raise LostRaceError."""
+        base = open_base(self.location)
+        if not self.may_commit(source.base, source.selections, base):
+            raise LostRaceError("the base table changed after the delete pass")
+        self.check_lease()
+        return base
+
+    def _read(self, base: BaseTable) -> MergeSource:
+        """Read the pending rows, and store those that the quality gate keeps out."""
+        rules = self.gate.rules if self.gate is not None else None
+        source = read_source(base, self.pending(base), rules)
+        self.skip(source.skipped)
+        if self.gate is not None:
+            self.gate.record([Screened.of(source.decided)])
+            self.check_lease()
+            store_quarantined(self.location, self.gate.rules, source.decided, source.selections)
+        return source
 
 
 def read_source(
@@ -249,6 +322,7 @@ def read_source(
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         regions = list(pool.map(read, selections))
     return MergeSource(
+        base=base,
         selections=tuple(selection for selection, *_ in regions if selection.generations),
         upserts=pa.Table.from_batches([r for _, rows, _ in regions for r in rows], base.schema),
         deletes=pa.concat_tables(
@@ -259,44 +333,31 @@ def read_source(
     )
 
 
-def _fits(source: MergeSource, base: BaseTable) -> bool:
-    """Return whether the rows of a source have the columns of a version."""
-    return bool(source.upserts.schema.equals(base.schema))
-
-
 def _merge_by_small_part(base: BaseTable, source: MergeSource) -> Counter[str] | None:
     """Find the rows to replace in a small part of the table, commit, or raise LostRaceError.
 
     Return None if Lance is to find them. Values of unusable columns stay in a row that it updates.
     """
-    keys = pa.concat_tables([source.upserts.select(base.primary_key), source.deletes])
     if base.unusable:
         return None
+    keys = pa.concat_tables([source.upserts.select(base.primary_key), source.deletes])
     fragments: list[FragmentMetadata] = []
-    try:
-        with lance_errors(f"merging into {base.location}"):
-            found = find_in_small_part(base, key_column(keys, base.primary_key))
-            if found is None:
-                return None
-            matched, index_bytes = found
-            if source.upserts.num_rows:
-                options = {"storage_options": base.location.lance_options()}
-                with write_rows_behind(base.location, source.upserts.nbytes):
-                    fragments = write_fragments(
-                        source.upserts, base.dataset, mode="append", **options
-                    )
-            matches = write_deletions(base.dataset.get_fragments(), matched, {})
-    except (ObjectNotFoundError, TableSetupError) as error:
-        if is_version_stored(base.location, base.version):
-            raise
-        # This process was paused, and the table has gone on.
-        raise LostRaceError("the version that was matched was cleaned up") from error
-    commit_rows(base, fragments, matches, source.merged)
+    with lance_errors(f"merging into {base.location}"):
+        found = find_in_small_part(base, key_column(keys, base.primary_key))
+        if found is None:
+            return None
+        matched, index_bytes = found
+        if source.upserts.num_rows:
+            options = {"storage_options": base.location.lance_options()}
+            with write_rows_behind(base.location, source.upserts.nbytes):
+                fragments = write_fragments(source.upserts, base.dataset, mode="append", **options)
+        matches = write_deletions(base.dataset.get_fragments(), matched, {})
+    commit_rows(base, fragments, matches, progress_of(source.selections))
     counted = base.dataset.io_stats_snapshot()
     positions = matched.column("position").to_numpy()
     return Counter(
-        num_updated_rows=source.upserts.num_rows,
-        num_deleted_rows=int((positions >= source.upserts.num_rows).sum()),
+        rows_upserted=source.upserts.num_rows,
+        rows_deleted=int((positions >= source.upserts.num_rows).sum()),
         bytes_read=counted.read_bytes + index_bytes,
         bytes_written=counted.written_bytes,
     )
@@ -324,11 +385,6 @@ def commit_rows(
         )
     details = replace(base.details, merged={**base.details.merged, **merged})
     rows = sum(fragment.physical_rows for fragment in fragments)
-    try:
-        with span(
-            "memwal.merge.commit", base.location, attributes={ROWS: rows, VERSION: base.version}
-        ):
-            commit_strictly(base, operation, details=details)
-    except LostRaceError as error:
-        note_conflict(base, error)
-        raise
+    attributes = {ROWS: rows, VERSION: base.version}
+    with span("memwal.merge.commit", base.location, attributes=attributes):
+        commit_strictly(base, operation, details=details)

@@ -25,7 +25,8 @@ What a process that pauses, dies or repeats does at each step:
   driver then reads the progress again. If another merger merged one of the generations, what was
   rewritten is dropped, and the rest is planned anew: rows of a generation must not be committed
   over those of a later one;
-* a schema that changed meanwhile: the same, since rows were written with the earlier columns;
+* a schema that changed meanwhile: the same, since rows were written with the earlier columns. So it
+  is if the commit finds that a file was not written whole, which may be one with rewritten rows;
 * commit: rows and progress appear together, or neither does. A process that dies or pauses before
   it has merged nothing. If the store does not say whether it happened, the next merge finds the
   progress recorded and commits nothing, or merges the generations;
@@ -36,7 +37,6 @@ What a process that pauses, dies or repeats does at each step:
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,11 +46,16 @@ from uuid import UUID, uuid4
 
 from lance.fragment import FragmentMetadata
 
-from memwal.base_table.region_marks import raise_marks
-from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
-from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import MemWalError
 from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process, task_limit
-from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, commit_rows
+from memwal.jobs.merge.commit import (
+    MergeAttempts,
+    MergeCommit,
+    MergeOutcome,
+    commit_rows,
+    progress_of,
+)
 from memwal.jobs.merge.kept_ids import KeptIds
 from memwal.jobs.merge.match import (
     MIN_TASK_ROWS,
@@ -61,7 +66,7 @@ from memwal.jobs.merge.match import (
     run_find_task,
     run_match_task,
 )
-from memwal.jobs.merge.picker import Part, RegionSelection, divide, still_pending
+from memwal.jobs.merge.picker import Part, RegionSelection, divide
 from memwal.jobs.merge.rewrite import (
     RewriteTask,
     Rewritten,
@@ -72,19 +77,14 @@ from memwal.jobs.merge.run_files import KeyFile, run_dir
 from memwal.jobs.merge.screening import QualityGate
 from memwal.jobs.options import MergeOptions
 from memwal.jobs.progress import NO_METER, Meter
-from memwal.quality.report import QualityReport
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import VERSION, span
 from memwal.util.memory import MemoryLimit
-from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
+from memwal.util.retry import LostRaceError, LostWriteError
 
 logger = logging.getLogger(__name__)
 
-# Attempts of a whole merge, and of its commit. A merge starts over mostly because another merger
-# merged some of its generations, which ends with the backlog.
 _ATTEMPTS = 50
-_COMMIT_ATTEMPTS = 50
-_CONFLICT_WAIT_SECONDS = 0.05
 # Keys in memory at a time, as a part of what a task may take: the tables to compare them with take
 # several times as much. With fewer, the keys of the base table are read more than once.
 _KEY_SHARE = 8
@@ -107,13 +107,18 @@ def merge_divided(
     at once. Raises MergeContentionError if every attempt met other commits. Nothing was merged
     then.
     """
-    merge = _DividedMerge(location, selections, options, meter)
-    return retry_lost_races(
-        merge.attempt,
-        attempts=_ATTEMPTS,
-        seconds=_CONFLICT_WAIT_SECONDS,
-        exhausted=_contention(location, _ATTEMPTS),
+    merge = _DividedMerge(
+        location=location,
+        selections=selections,
+        guard=options.guard,
+        gate=QualityGate.of(options.quality, location),
+        options=options,
+        meter=meter,
     )
+    try:
+        return merge.repeat(_ATTEMPTS)
+    finally:
+        merge.end_run()
 
 
 def _call_limited(function: Callable[[Task], Result], limit: int, task: Task) -> Result:
@@ -121,25 +126,13 @@ def _call_limited(function: Callable[[Task], Result], limit: int, task: Task) ->
         return function(task)
 
 
-def _contention(location: TableLocation, attempts: int) -> MergeContentionError:
-    return MergeContentionError(
-        f"{attempts} attempts to merge into {location} met other commits; try again later"
-    )
+@dataclass(slots=True, kw_only=True)
+class _DividedMerge(MergeAttempts):
+    """A merge in tasks, with the rows that they rewrote."""
 
-
-@dataclass(slots=True)
-class _DividedMerge:
-    """State of a merge over all its attempts: its limits, and regions to skip."""
-
-    location: TableLocation
-    selections: Sequence[RegionSelection]
     options: MergeOptions
     meter: Meter
-    gate: QualityGate | None = field(init=False)
-    skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.gate = QualityGate.of(self.options.quality, self.location)
+    rewritten: _Run | None = None
 
     def run(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
         """Run tasks, and release allocator memory once it exceeds that of a task."""
@@ -147,29 +140,45 @@ class _DividedMerge:
         return self.options.run(tasks, partial(_call_limited, function, limit))
 
     def _divide(self, base: BaseTable) -> tuple[Part, ...]:
-        """Divide the pending generations among tasks, without skipped regions."""
-        stops = {region_id: region.generation for region_id, region in self.skipped.items()}
-        pending = still_pending(self.selections, base.details.merged, stops=stops)
-        return divide(pending, self.options.commit_bytes, task_limit(self.options))
+        """Divide the pending generations among tasks."""
+        return divide(self.pending(base), self.options.commit_bytes, task_limit(self.options))
 
-    def attempt(self) -> MergeOutcome:
-        """Merge the generations pending at the latest version, or raise LostRaceError."""
-        base = open_base(self.location)
-        base.require_mem_wal()
-        base.check_changeable()
-        run_id = uuid4()
+    def commit(self, base: BaseTable) -> MergeCommit:
+        """Match what was rewritten with the fragments that are new or changed, and commit both."""
+        run = self.rewritten
+        # The tasks of a run without parts did not end.
+        if run is None or not run.parts or not self.may_commit(run.base, run.selections, base):
+            self.end_run()
+            run = self.rewritten = _Run(uuid4(), base)
+            run.parts = self._rewrite(base, run.run_id)
+        if not run.selections:
+            return MergeCommit()
+        self._match(base, run)
+        self._write_rows(base, run)
+        self.check_lease()
         try:
-            try:
-                parts = self._rewrite(base, run_id)
-            except (ObjectNotFoundError, TableSetupError) as error:
-                if is_version_stored(self.location, base.version):
-                    raise
-                raise LostRaceError("the version that was read was cleaned up") from error
-            if not any(part.regions for part in parts):
-                return MergeOutcome(skipped=tuple(self.skipped.values()), quality=self._reports(()))
-            return self._commit(_Attempt(run_id, base, parts))
-        finally:
-            self._delete_run(run_id)
+            commit_rows(base, run.fragments, run.matches.matches(), progress_of(run.selections))
+        except LostWriteError:
+            # A file of the run may not be whole.
+            self.end_run()
+            raise
+        counted = Counter(
+            rows_upserted=run.rows_upserted,
+            rows_deleted=sum(match.deleted for match in run.matches.matches()),
+            bytes_read=run.bytes_read,
+            bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
+        )
+        return MergeCommit(run.selections, 1, counted)
+
+    def end_run(self) -> None:
+        """Forget what was rewritten, and delete the folder of the run."""
+        run, self.rewritten = self.rewritten, None
+        if run is None:
+            return
+        try:
+            self.location.store.delete_folder(run_dir(run.run_id))
+        except MemWalError as error:
+            logger.warning("the files of merge %s are left: %s", run.run_id, error)
 
     def _rewrite(self, base: BaseTable, run_id: UUID) -> list[Rewritten]:
         """Rewrite pending generations. All tasks of a region read up to the same generation."""
@@ -195,7 +204,7 @@ class _DividedMerge:
             with span("memwal.merge.rewrite", self.location, attributes={VERSION: base.version}):
                 parts = self.run(tasks, partial(run_rewrite_task, meter=self.meter))
             for part in parts:
-                self._skip(part.skipped)
+                self.skip(part.skipped)
             if self.gate is not None and any(part.skipped for part in parts):
                 # Rows that these generations replaced are to be decided about.
                 continue
@@ -204,84 +213,12 @@ class _DividedMerge:
 
     def _screen(self, base: BaseTable, run_id: UUID, gate: QualityGate) -> None:
         """Let the gate decide about whole regions, in about as many tasks as there will be."""
-        if self.options.guard is not None:
-            self.options.guard()
+        self.check_lease()
         regions = [part.regions for part in self._divide(base) if part.share.number == 0]
         for skipped in gate.screen(base, run_id, regions, self.run):
-            self._skip(skipped)
+            self.skip(skipped)
 
-    def _reports(self, merged: Sequence[RegionSelection]) -> tuple[QualityReport, ...]:
-        """Return the gate's reports, of merged regions and of those on hold."""
-        report = self.gate.report(merged) if self.gate is not None else None
-        return () if report is None else (report,)
-
-    def _skip(self, regions: Mapping[UUID, SkippedRegion]) -> None:
-        """Remember the first generation of each region that cannot be merged."""
-        for region_id, region in regions.items():
-            earlier = self.skipped.get(region_id)
-            if earlier is None or region.generation < earlier.generation:
-                self.skipped[region_id] = region
-
-    def _commit(self, run: _Attempt) -> MergeOutcome:
-        """Match and commit until no other commit comes first."""
-        latest = run.base
-        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-            try:
-                self._match(latest, run)
-                self._write_rows(latest, run)
-            except (ObjectNotFoundError, TableSetupError):
-                # Whoever merged the same generations deleted the keys of this run.
-                self._latest_base(run)
-                if is_version_stored(self.location, latest.version):
-                    raise
-                # This process was paused, and the version was cleaned up.
-                latest = self._latest_base(run)
-                continue
-            if self.options.guard is not None:
-                self.options.guard()
-            try:
-                commit_rows(latest, run.fragments, run.matches.matches(), run.merged)
-                break
-            except LostRaceError:
-                if attempt > 1:
-                    # The first time only what came in between is matched, which is soon done.
-                    time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
-                latest = self._latest_base(run)
-        else:
-            raise _contention(self.location, _COMMIT_ATTEMPTS)
-        raise_marks(
-            self.location.store,
-            {region.region_id: region.mark for region in run.selections},
-            run.merged,
-        )
-        if self.gate is not None:
-            self.gate.settle(run.selections)
-        return MergeOutcome(
-            commits=1,
-            metrics=Counter(
-                generations=sum(len(region.generations) for region in run.selections),
-                rows_upserted=run.rows_upserted,
-                rows_deleted=sum(match.deleted for match in run.matches.matches()),
-                bytes=sum(region.bytes for region in run.selections),
-                bytes_read=run.bytes_read,
-                bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
-            ),
-            skipped=tuple(self.skipped.values()),
-            quality=self._reports(run.selections),
-        )
-
-    def _latest_base(self, run: _Attempt) -> BaseTable:
-        """Return the latest version, if the rewritten parts may still be committed."""
-        latest = open_base(self.location)
-        if still_pending(run.selections, latest.details.merged) != run.selections:
-            raise LostRaceError("another merger merged some of the generations")
-        if latest.stored_schema != run.base.stored_schema or latest.field_ids() != (
-            run.base.field_ids()
-        ):
-            raise LostRaceError("the columns of the base table changed")
-        return latest
-
-    def _match(self, base: BaseTable, run: _Attempt) -> None:
+    def _match(self, base: BaseTable, run: _Run) -> None:
         """Match the keys with the fragments that were not matched as they are now."""
         first = not run.matches.by_fragment
         fragments = run.matches.unmatched(base)
@@ -299,7 +236,7 @@ class _DividedMerge:
     def _match_fragments(
         self,
         base: BaseTable,
-        run: _Attempt,
+        run: _Run,
         sizes: Mapping[int, int],
         keys: Sequence[KeyFile],
         *,
@@ -337,7 +274,7 @@ class _DividedMerge:
         ]
         return run_tasks(deletions, run_match_task)
 
-    def _write_rows(self, base: BaseTable, run: _Attempt) -> None:
+    def _write_rows(self, base: BaseTable, run: _Run) -> None:
         """Write rows with stable ids, where they were not written with the ids that were matched.
 
         Raises LostRaceError if a generation cannot be read any more: the merge goes without it.
@@ -358,18 +295,12 @@ class _DividedMerge:
         with span("memwal.merge.rows", self.location, attributes={VERSION: base.version}):
             written = self.run(tasks, partial(run_rows_task, meter=self.meter)) if tasks else []
         for part, rows in zip(stale, written, strict=True):
-            self._skip(rows.skipped)
+            self.skip(rows.skipped)
             ids = _checksum(ids_by_task.get(part.task.number, ()))
             run.rows[part.task.number] = (ids, rows.fragments)
         run.bytes_written += sum(rows.bytes_written for rows in written)
         if any(rows.skipped for rows in written):
             raise LostRaceError("a generation cannot be read any more")
-
-    def _delete_run(self, run_id: UUID) -> None:
-        try:
-            self.location.store.delete_folder(run_dir(run_id))
-        except MemWalError as error:
-            logger.warning("the files of merge %s are left: %s", run_id, error)
 
 
 def _checksum(kept: Sequence[KeptIds]) -> int:
@@ -428,12 +359,12 @@ class _Matches:
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """State of one attempt: the parts that were rewritten, matches, and rows with stable ids."""
+class _Run:
+    """What tasks did for some generations: rewritten parts, matches, and rows with stable ids."""
 
     run_id: UUID
     base: BaseTable  # where it began
-    parts: Sequence[Rewritten]
+    parts: Sequence[Rewritten] = ()
     matches: _Matches = field(default_factory=_Matches)
     match_tasks: int = 0
     bytes_read: int = 0
@@ -446,11 +377,6 @@ class _Attempt:
         """Generations that the tasks read, by region."""
         regions = {region.region_id: region for part in self.parts for region in part.regions}
         return list(regions.values())
-
-    @property
-    def merged(self) -> dict[UUID, int]:
-        """The newest generation of each region."""
-        return {r.region_id: r.last for r in self.selections}
 
     @property
     def fragments(self) -> list[FragmentMetadata]:

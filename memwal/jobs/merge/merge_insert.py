@@ -37,12 +37,10 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.jobs.merge.picker import RegionSelection, still_pending
-from memwal.jobs.metrics import job_metrics
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.region_places import RegionPlaces
 from memwal.reader.unreadable_indexes import is_index_damage
 from memwal.telemetry.spans import ROWS, VERSION, span
-from memwal.util.retry import LostRaceError
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +48,28 @@ logger = logging.getLogger(__name__)
 _JOIN_FROM_ROWS = 1_000
 
 
-def is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
+def merge_by_lance(
+    base: BaseTable,
+    deletes: pa.Table,
+    upserts: pa.Table,
+    selections: Sequence[RegionSelection],
+    *,
+    counted: Counter[str],
+    reopen: Callable[[], BaseTable],
+) -> None:
+    """Delete keys, then upsert rows and record the progress of the selections, in a commit each.
+
+    Adds to ``counted``, of a pass that was committed before the other one raised, too. ``reopen``
+    returns the version after the first pass, or raises LostRaceError if the rows must not be
+    committed onto it. Raises LostRaceError if another commit was first.
+    """
+    if deletes.num_rows:
+        counted += _delete(base, deletes, selections)
+        base = reopen()
+    counted += _upsert(base, upserts, selections)
+
+
+def _is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
     """Return whether a version has none of the selected generations, and did not go back."""
     try:
         return still_pending(selections, base.details.merged) == list(selections)
@@ -59,7 +78,7 @@ def is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
         return False
 
 
-def delete(base: BaseTable, keys: pa.Table, selections: Sequence[RegionSelection]) -> Counter[str]:
+def _delete(base: BaseTable, keys: pa.Table, selections: Sequence[RegionSelection]) -> Counter[str]:
     """Delete keys from exactly the version that was read, or raise LostRaceError."""
 
     def execute(dataset: lance.LanceDataset, use_index: bool) -> Counter[str]:
@@ -68,7 +87,7 @@ def delete(base: BaseTable, keys: pa.Table, selections: Sequence[RegionSelection
 
     def accept(version: int) -> bool:
         try:
-            return is_pending(open_base(base.location, version=version), selections)
+            return _is_pending(open_base(base.location, version=version), selections)
         except TableSetupError:
             # Cleaned up already.
             return False
@@ -76,7 +95,7 @@ def delete(base: BaseTable, keys: pa.Table, selections: Sequence[RegionSelection
     return _traced_commit("delete", base, keys, execute, accept=accept)
 
 
-def upsert(base: BaseTable, rows: pa.Table, selections: Sequence[RegionSelection]) -> Counter[str]:
+def _upsert(base: BaseTable, rows: pa.Table, selections: Sequence[RegionSelection]) -> Counter[str]:
     """Upsert the rows and record the progress in one commit, or raise LostRaceError."""
 
     def execute(dataset: lance.LanceDataset, use_index: bool) -> Counter[str]:
@@ -128,7 +147,7 @@ def _can_rebase_onto(
                     # Cleaned up already: its changes cannot be found out any more.
                     return False
             before, after = versions[number - 1], versions[number]
-            if not is_pending(after, selections):
+            if not _is_pending(after, selections):
                 return False
             added = set(after.dataset.fragment_ids()) - set(before.dataset.fragment_ids())
             moved = dict(after.details.merged.items() - before.details.merged.items())
@@ -150,7 +169,12 @@ def _execute(
     builder = builder.conflict_retries(0).use_index(use_index)
     metrics = builder.execute(rows)
     counted = dataset.io_stats_snapshot()
-    return Counter(**metrics, bytes_read=counted.read_bytes, bytes_written=counted.written_bytes)
+    return Counter(
+        rows_upserted=metrics["num_inserted_rows"] + metrics["num_updated_rows"],
+        rows_deleted=metrics["num_deleted_rows"],
+        bytes_read=counted.read_bytes,
+        bytes_written=counted.written_bytes,
+    )
 
 
 def _traced_commit(
@@ -177,23 +201,14 @@ def _traced_commit(
 
     attributes = {ROWS: rows.num_rows, VERSION: base.version}
     with span(f"memwal.merge.{what}", base.location, attributes=attributes):
-        try:
-            # An index that misses rows would make this insert keys that the base table has, and
-            # delete none. The version that is matched is the one whose indexes are trusted here:
-            # another commit in between changes what Lance compares, never what it matches.
-            if rows.num_rows < _JOIN_FROM_ROWS and not unusable_indexes(base):
-                try:
-                    return commit(use_index=True)
-                except (CorruptDataError, ObjectNotFoundError) as error:
-                    if not is_index_damage(error.__cause__ or error):
-                        raise
-                    logger.warning("%s; merging without an index", error)
-            return commit(use_index=False)
-        except LostRaceError as error:
-            note_conflict(base, error)
-            raise
-
-
-def note_conflict(base: BaseTable, error: LostRaceError) -> None:
-    job_metrics().conflict(base.location.uri)
-    logger.info("merge into %s met another commit, trying again: %s", base.location, error)
+        # An index that misses rows would make this insert keys that the base table has, and
+        # delete none. The version that is matched is the one whose indexes are trusted here:
+        # another commit in between changes what Lance compares, never what it matches.
+        if rows.num_rows < _JOIN_FROM_ROWS and not unusable_indexes(base):
+            try:
+                return commit(use_index=True)
+            except (CorruptDataError, ObjectNotFoundError) as error:
+                if not is_index_damage(error.__cause__ or error):
+                    raise
+                logger.warning("%s; merging without an index", error)
+        return commit(use_index=False)

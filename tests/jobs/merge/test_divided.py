@@ -500,6 +500,20 @@ def test_a_version_that_is_cleaned_up_under_it(faults: FaultyStores, table: memw
     check_merged(table, {**EXPECTED, 777: 7})
 
 
+def test_rows_that_a_disk_lost_are_written_again(faults: FaultyStores, table: memwal.Table) -> None:
+    """The commit finds it; another commit of the same files would find the same."""
+    fill(table)
+    before = {*(folder(table) / "data").iterdir()}
+
+    def cut_off() -> None:
+        path = next(path for path in (folder(table) / "data").iterdir() if path not in before)
+        path.write_bytes(path.read_bytes()[:-1])
+
+    guard = at("matched", faults.of(table.location), cut_off)
+    assert divided(table, run=run_here, guard=guard).metrics["generations"] == 6
+    check_merged(table, EXPECTED)
+
+
 class TestTwoMergers:
     @pytest.mark.few(3)
     @pytest.mark.parametrize("how", ["divided", "undivided"])

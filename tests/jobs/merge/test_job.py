@@ -418,7 +418,7 @@ def test_a_conflict_that_never_ends_is_reported(
     table: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(table, {1: 1})
-    monkeypatch.setattr(divided, "_COMMIT_ATTEMPTS", 3)
+    monkeypatch.setattr(divided, "_ATTEMPTS", 3)
     guard, appended = crowd(table)
 
     with pytest.raises(ConflictError):

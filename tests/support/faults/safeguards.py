@@ -12,7 +12,7 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.jobs.gc import generations, wal
 from memwal.jobs.gc.decision import GarbageKind, Reason
-from memwal.jobs.merge import commit
+from memwal.jobs.merge import merge_insert
 from memwal.lsm.wal import appender, claim, follow, log
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
@@ -154,7 +154,7 @@ def no_grace(patch: pytest.MonkeyPatch) -> None:
 
 def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:
     """A merge deletes from whatever version is the newest by then."""
-    delete = commit.delete
+    delete = merge_insert._delete
 
     def unpinned(base: BaseTable, *more: Any) -> Counter[str]:
         time.sleep(_NAP)
@@ -165,4 +165,4 @@ def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:
                 continue
         return Counter()
 
-    patch.setattr(commit, "delete", unpinned)
+    patch.setattr(merge_insert, "_delete", unpinned)
