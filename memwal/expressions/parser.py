@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, cast, get_args
 
 from memwal.expressions.date_parts import DatePart
@@ -88,6 +88,8 @@ class NotUnderstoodError(Exception):
     """The text is not a predicate that this parser understands."""
 
 
+# A read parses its filter three times. Lists of many keys are large: few are kept.
+@lru_cache(maxsize=4)
 def parse_alternatives(text: str) -> tuple[Alternative, ...]:
     """Parse a predicate into alternatives, of which at least one holds for each row that passes.
 

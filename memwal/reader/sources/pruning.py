@@ -94,8 +94,10 @@ class RegionPruner:
     def _fixed_fields(self, spec: RegionSpec) -> list[_FixedField]:
         """Return the fields of a spec whose values all rows of a key share."""
         fixed = []
+        compared = {column for bounds in self._bounds for column in bounds}
         for field in spec.fields:
-            is_fixed = field.columns and all(
+            # Values of columns that the filter does not compare rule nothing out.
+            is_fixed = not compared.isdisjoint(field.columns) and all(
                 column is not None
                 and (
                     field.immutable
