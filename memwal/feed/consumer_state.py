@@ -36,12 +36,14 @@ The object of a dropped consumer stays, so that a process that paused cannot bri
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from memwal.base_table.refs import ConsumerTag, parse_consumer_tag
+from memwal.base_table.snapshot import BaseTable, read_table_manifest
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -49,8 +51,12 @@ from memwal.errors import (
     ObjectNotFoundError,
     OutcomeUnknownError,
     StoreUnavailableError,
+    TableSetupError,
 )
+from memwal.format.lance_manifest import find_mem_wal_index, named_files
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import CONSUMERS_DIR, consumer_key, parse_consumer_key
+from memwal.format.region_manifest import RegionManifest
 from memwal.region.change_trace import leave_trace
 from memwal.region.manifest_store import read_each
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -191,3 +197,30 @@ def swap_state(store: ObjectStore, before: ConsumerState, after: ConsumerState) 
         raise ConflictError(f"another process wrote {key} first; call again")
     leave_trace(store)
     return replace(after, stored=data)
+
+
+def held_bytes(newest: BaseTable, version: int, manifests: Iterable[RegionManifest]) -> int:
+    """Return the bytes that a collection and a clean-up could free without a tag on a version.
+
+    Files of the version that the newest one does not have, as far as manifests state their sizes,
+    and merged generations that the version lacks, in memory. Costs a request.
+    """
+    if version == newest.version:
+        return 0
+    try:
+        manifest = read_table_manifest(newest.location, version)
+    except TableSetupError:
+        return 0
+    present = {file.key for file in named_files(newest.manifest)}
+    files = {file.key: file.size or 0 for file in named_files(manifest)}
+    entry = find_mem_wal_index(manifest)
+    merged = {} if entry is None else IndexDetails.decode(entry.details).merged
+    generations = sum(
+        flushed.memory_bytes or 0
+        for region in manifests
+        for flushed in region.flushed
+        if merged.get(region.region_id, 0)
+        < flushed.generation
+        <= newest.details.merged.get(region.region_id, 0)
+    )
+    return generations + sum(size for key, size in files.items() if key not in present)

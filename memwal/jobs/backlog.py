@@ -18,8 +18,7 @@ from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError
-from memwal.feed.consumer_state import ConsumerState, Phase, read_states
-from memwal.feed.holds import held_bytes
+from memwal.feed.consumer_state import ConsumerState, Phase, held_bytes, read_states
 from memwal.feed.token import FeedToken
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
@@ -11,6 +12,8 @@ from typing import Final, TypeVar
 from memwal.errors import ConflictError, StoreUnavailableError
 
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 MAX_LOST_WRITES: Final = 3
 """Attempts that may lose a write; more of them would fill a full disk further."""
@@ -50,13 +53,15 @@ def retry_lost_races(
         attempt += 1
         try:
             return step()
-        except LostWriteError:
+        except LostWriteError as error:
             lost_writes += 1
             if lost_writes == MAX_LOST_WRITES or attempt == attempts:
                 raise
+            logger.warning("%s; trying again", error)
         except LostRaceError as error:
             if attempt == attempts:
                 raise exhausted from error.__cause__
+            logger.info("%s; trying again", error)
         time.sleep(conflict_delay(attempt, seconds))
 
 
@@ -76,12 +81,13 @@ def retry_errors(
     first_wait: float,
     longest_wait: float,
     seconds: float = math.inf,
+    passes: Callable[[Exception], bool] = lambda error: True,
 ) -> Result:
     """Run a step again while it raises one of ``errors``; the last attempt's error is raised.
 
     Between attempts it waits for a random time, at first of up to ``first_wait`` seconds, which
     double with each attempt up to ``longest_wait``. No attempt follows one that failed more than
-    ``seconds`` after the first began.
+    ``seconds`` after the first began, or whose error does not pass by itself: ``passes`` tells.
     """
     begun = time.monotonic()
     limit = first_wait
@@ -90,8 +96,9 @@ def retry_errors(
         attempt += 1
         try:
             return step()
-        except errors:
-            if attempt == attempts or time.monotonic() - begun >= seconds:
+        except errors as error:
+            is_late = time.monotonic() - begun >= seconds
+            if attempt == attempts or is_late or not passes(error):
                 raise
         time.sleep(conflict_delay(1, limit))
         limit = min(limit * 2, longest_wait)

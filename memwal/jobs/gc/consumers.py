@@ -18,8 +18,13 @@ from memwal.base_table.refs import TAGS_DIR, ConsumerTag, parse_consumer_tag_key
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.text import age, size
 from memwal.errors import ConflictError
-from memwal.feed.consumer_state import ConsumerState, Phase, read_states, swap_state
-from memwal.feed.holds import held_bytes
+from memwal.feed.consumer_state import (
+    ConsumerState,
+    Phase,
+    held_bytes,
+    read_states,
+    swap_state,
+)
 from memwal.jobs.gc.collector import Extent, GcContext, decide
 from memwal.jobs.gc.decision import Decision, DecisionReason, GarbageKind, Reason
 from memwal.region.manifest_store import read_manifests

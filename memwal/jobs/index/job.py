@@ -73,7 +73,7 @@ from memwal.lsm.indexes.partition_balance import (
     partition_balance,
 )
 from memwal.storage.location import TableLocation
-from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
+from memwal.util.retry import LostRaceError, LostWriteError, retry_lost_races
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +82,9 @@ _NO_MODEL = (
     "index {} has no model yet, since Lance trains one from 256 rows on: rows are searched one by "
     "one, and merged generations stay until there are as many"
 )
-_MAX_ATTEMPTS = 20
 _MAX_ROUNDS = 5
 # Rows that an index refuses are shown up to this number.
 _MAX_SHOWN = 100
-_CONFLICT_WAIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +216,14 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
     Raises ConflictError if other commits kept getting in between, LostWriteError if files of the
     index were not written whole in several attempts.
     """
-    commits = conflicts = lost_writes = 0
-    for _ in range(_MAX_ATTEMPTS):
+    commits = 0
+
+    def attempt() -> IndexOutcome:
+        nonlocal commits
         base = open_base(task.location)
-        if _is_done(base, task):
-            balance = partition_balance(base, task.index) if commits else None
-            return IndexOutcome(commits, balance=balance)
-        if guard is not None:
-            guard()
-        try:
+        if not _is_done(base, task):
+            if guard is not None:
+                guard()
             if base.dataset.count_rows():
                 with lance_errors(f"extending index {task.index}"):
                     _extend(base, task)
@@ -235,23 +232,23 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
                 update_details(
                     task.location, lambda latest: with_empty_coverage(latest, task.index)
                 )
-        except LostRaceError as error:
-            logger.info("%s; trying again", error)
-            conflicts += 1
-            time.sleep(conflict_delay(conflicts, _CONFLICT_WAIT_SECONDS))
-            continue
-        except LostWriteError as error:
-            lost_writes += 1
-            if lost_writes == MAX_LOST_WRITES:
-                raise
-            logger.warning("%s; trying again", error)
-            continue
-        commits += 1
-        if _has_no_model(open_base(task.location), task.index):
-            return IndexOutcome(commits, warning=_NO_MODEL.format(task.index))
-    raise ConflictError(
-        f"index {task.index} of {task.location} did not catch up in {_MAX_ATTEMPTS} attempts; "
-        "other commits kept getting in between, try again later"
+            commits += 1
+            base = open_base(task.location)
+            if _has_no_model(base, task.index):
+                return IndexOutcome(commits, warning=_NO_MODEL.format(task.index))
+            if not _is_done(base, task):
+                raise LostRaceError(f"index {task.index} is behind again after its commit")
+        balance = partition_balance(base, task.index) if commits else None
+        return IndexOutcome(commits, balance=balance)
+
+    return retry_lost_races(
+        attempt,
+        attempts=20,
+        seconds=0.2,
+        exhausted=ConflictError(
+            f"index {task.index} of {task.location} did not catch up in 20 attempts; other commits "
+            "kept getting in between, try again later"
+        ),
     )
 
 

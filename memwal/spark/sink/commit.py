@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -25,14 +23,10 @@ from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible
 from memwal.spark.sink.changes import ChangeColumns
 from memwal.spark.sink.staged_rows import RegionStream
 from memwal.table import Table
-from memwal.util.retry import conflict_delay
-
-logger = logging.getLogger(__name__)
+from memwal.util.retry import retry_errors
 
 # Memory of the commit, unless one region alone has more.
 _GROUP_BYTES: Final = 256 << 20
-_MAX_ATTEMPTS: Final = 6
-_RETRY_SECONDS: Final = 0.5
 # Errors that another process causes while it claims the regions, or that pass.
 _TRANSIENT_ERRORS: Final = (
     RegionFencedError,
@@ -74,34 +68,36 @@ class RegionCommit:
         upserts, deletes = self.changes.newest(rows, self.schema, table.primary_key)
         _, spec = table.region_spec()
         deletes = deletes.select(list(dict.fromkeys([*table.primary_key, *spec.columns])))
-        # Rows without key and step would be added twice.
-        attempts = _MAX_ATTEMPTS if step is not None or table.primary_key else 1
-        for attempt in range(1, attempts + 1):
+
+        def attempt() -> AppliedStep:
             # Checked without a claim, so that no writer is fenced if there is nothing to write.
             store = table.location.store
             if step is not None and all(is_step_visible(store, r, step) for r in regions):
                 return AppliedStep(skipped=regions)
-            try:
-                # Only these regions, each of which is in one group: if the table was divided in
-                # another way since the tasks, a region would take a step with a part of its rows
-                # only.
-                with table.writer(region_ids=regions) as writer:
-                    if step is not None and table.primary_key:
-                        return writer.apply(upserts=upserts, deletes=deletes, **asdict(step))
-                    if step is not None:
-                        return writer.apply(appends=upserts, **asdict(step))
-                    if not table.primary_key:
-                        writer.append(upserts)
-                    else:
-                        writer.upsert(upserts, partial=self.partial)
-                        writer.delete(deletes)
-                return AppliedStep(written=regions)
-            except MemWalError as error:
-                if attempt == attempts or not _is_transient(error):
-                    raise
-                logger.info("%s is written again: %s", table.uri, error)
-                time.sleep(conflict_delay(attempt, _RETRY_SECONDS))
-        raise AssertionError
+            # Only these regions, each of which is in one group: if the table was divided in another
+            # way since the tasks, a region would take a step with a part of its rows only.
+            with table.writer(region_ids=regions) as writer:
+                if step is not None and table.primary_key:
+                    return writer.apply(upserts=upserts, deletes=deletes, **asdict(step))
+                if step is not None:
+                    return writer.apply(appends=upserts, **asdict(step))
+                if not table.primary_key:
+                    writer.append(upserts)
+                else:
+                    writer.upsert(upserts, partial=self.partial)
+                    writer.delete(deletes)
+            return AppliedStep(written=regions)
+
+        # Rows without key and step would be added twice.
+        attempts = 6 if step is not None or table.primary_key else 1
+        return retry_errors(
+            attempt,
+            (MemWalError,),
+            attempts,
+            first_wait=0.5,
+            longest_wait=2.5,
+            passes=_is_transient,
+        )
 
 
 def _group_regions(parts: Collection[RegionStream]) -> Iterator[dict[UUID, Sequence[RegionStream]]]:

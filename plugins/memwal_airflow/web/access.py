@@ -1,4 +1,4 @@
-"""Authorization of the page, by Airflow's auth manager.
+"""Authorization of the page, by Airflow's auth manager, and the DAG that each table is linked to.
 
 Every route needs a user. A user who may read the DAG of a table sees the table, and a user who may
 start runs of that DAG may start its jobs, also while Airflow has no such DAG: rights belong to its
@@ -22,10 +22,13 @@ from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.team import Team
 from fastapi import Depends, HTTPException, Request, status
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from memwal.catalog import Catalog, ManagedTable
 from memwal.errors import ObjectNotFoundError
 from memwal_airflow.dag_factory import dag_id
+from memwal_airflow.links import DRAIN_DAG_ID
 from memwal_airflow.version_compat import TEAMS
 
 CUSTOM_HEADER = "X-Requested-With"
@@ -114,6 +117,18 @@ def from_this_page(request: Request, user: GetUserDep) -> None:
         trusted = origin is None or _origin(origin) in _own_origins(request)
     if not trusted:
         raise HTTPException(status.HTTP_403_FORBIDDEN, "The request comes from another site.")
+
+
+def has_drain(session: Session) -> bool:
+    """Return whether Airflow has the DAG that runs the jobs of many tables; one query."""
+    query = select(DagModel.dag_id).where(DagModel.dag_id == DRAIN_DAG_ID, ~DagModel.is_stale)
+    return session.scalar(query) is not None
+
+
+def maintaining_dag(table: ManagedTable, *, drained: bool) -> str:
+    """Return the id of the DAG that maintains a table; ``drained`` as of :func:`has_drain`."""
+    is_drained = drained and table.enabled and table.starts_when_due
+    return DRAIN_DAG_ID if is_drained else dag_id(table)
 
 
 def _no_table(name: str) -> HTTPException:

@@ -27,8 +27,13 @@ from memwal.util.records import JsonObject
 from memwal.util.safe_json import read_json
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.links import DRAIN_DAG_ID, run_link
-from memwal_airflow.web.access import CatalogDep, StartableTable, from_this_page
-from memwal_airflow.web.dags import has_drain, maintaining_dag
+from memwal_airflow.web.access import (
+    CatalogDep,
+    StartableTable,
+    from_this_page,
+    has_drain,
+    maintaining_dag,
+)
 
 MAX_REQUEST_BYTES = 1 << 20
 """Enough for the ids of 20,000 regions."""

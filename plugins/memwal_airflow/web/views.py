@@ -28,10 +28,11 @@ from memwal_airflow.version_compat import AirflowException
 from memwal_airflow.web.access import (
     CatalogDep,
     ReadableTable,
+    has_drain,
+    maintaining_dag,
     may_start_runs,
     readable_dag_ids,
 )
-from memwal_airflow.web.dags import has_drain, maintaining_dag
 
 # Figures of the latest sample.
 _FIGURES = (

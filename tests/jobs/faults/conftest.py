@@ -8,7 +8,6 @@ from support.faults.prepared import prepared
 from support.oracles.auditor import Auditor
 from support.stores.faulty_store import FaultyStores, skip_waits
 
-from memwal.jobs.index import job as index_build
 from memwal.jobs.table import compact, snapshot
 
 
@@ -26,7 +25,7 @@ def actors(
     tmp_path: Path,
 ) -> Actors[Auditor]:
     """Return what copies the table and runs jobs with faults."""
-    skip_waits(monkeypatch, index_build, compact)
+    skip_waits(monkeypatch, compact)
     # Hints are moved whenever they could be, which is one more step that can go wrong.
     monkeypatch.setattr(snapshot, "_HINT_LAG", 1)
     return Actors(*prepared(), quick_faults, tmp_path, known_steps)

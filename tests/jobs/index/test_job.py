@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.tables import REGION, MakeTable, flush, keys, rows
+from support.stores.faulty_store import skip_waits
 
 import memwal
 from memwal.errors import ConflictError, MemWalError
@@ -57,7 +58,7 @@ def test_does_nothing_when_all_is_covered(indexed: memwal.Table) -> None:
 def test_a_base_table_without_rows_is_covered_by_any_index(
     indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch, emptied: bool
 ) -> None:
-    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    skip_waits(monkeypatch)
     if emptied:
         flush(indexed, {1: 1})
         indexed.merge()
@@ -128,7 +129,7 @@ def test_an_index_that_never_catches_up_is_reported(
     flush(indexed, {1: 1})
     indexed.merge()
     monkeypatch.setattr(job, "covers", lambda *args: False)
-    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    skip_waits(monkeypatch)
 
     with pytest.raises(ConflictError):
         indexed.build_indexes()
@@ -139,7 +140,7 @@ def test_an_index_that_is_dropped_meanwhile_is_one_of_our_errors(
 ) -> None:
     flush(indexed, {1: 1})
     indexed.merge()
-    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    skip_waits(monkeypatch)
 
     def run(tasks: Any, function: Any) -> list[Any]:
         indexed.base().dataset.drop_index("n_idx")

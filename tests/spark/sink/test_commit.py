@@ -233,7 +233,7 @@ class TestOtherWriters:
 
         calls: list[int] = []
         monkeypatch.setattr(memwal.Table, "writer", writer)
-        skip_waits(monkeypatch, commits)
+        skip_waits(monkeypatch)
         while True:
             yield len(calls)
 

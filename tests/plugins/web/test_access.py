@@ -1,7 +1,7 @@
 """Which DAG the page links a table to, and starts runs of."""
 
 import pytest
-from memwal_airflow.web.dags import has_drain, maintaining_dag
+from memwal_airflow.web.access import has_drain, maintaining_dag
 
 from memwal.catalog import Catalog, Policy
 
