@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memwal.errors import InvalidInputError
 from memwal.exporter.catalog_reader import TableFigures
 from memwal.fleet.schedule import interval_seconds
 from memwal.jobs.status import IndexLag, TableStatus
@@ -33,14 +32,6 @@ def _status(
     return lambda reading: None if reading.state is None else of(reading.state.status)
 
 
-def _interval(reading: TableFigures) -> float | None:
-    try:
-        return interval_seconds(reading.table.policy.schedule)
-    except InvalidInputError:
-        # Airflow accepts more cron expressions; without a number the alert is not evaluated.
-        return None
-
-
 TABLE_GAUGES = (
     TableGauge(
         "memwal.table.enabled",
@@ -64,7 +55,8 @@ TABLE_GAUGES = (
         "memwal.table.interval",
         "s",
         "Longest pause between two recorded looks, by the schedule; none without one.",
-        _interval,
+        # Without a number the alert is not evaluated.
+        lambda t: interval_seconds(t.table.policy.schedule),
     ),
     TableGauge(
         "memwal.table.collection.interval",

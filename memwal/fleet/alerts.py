@@ -10,6 +10,7 @@ no log and no ``repr`` here; of a response, only the status is reported.
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import re
@@ -17,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,41 +39,15 @@ MIN_INTERVAL: Final = timedelta(seconds=60)
 _LEASE_TTL = timedelta(minutes=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event(Condition):
-    """Begin, change or end of a condition, to be sent to a channel.
-
-    Attributes
-    ----------
-    kind, table, owner, topic, subject, mark, since, text
-        As of :class:`~memwal.fleet.conditions.Condition`; the owner is empty when the condition has
-        ended.
-    over : bool
-        Whether the condition ended; otherwise it began, or its ``mark`` changed.
-    """
-
-    over: bool
-
-    @property
-    def critical(self) -> bool:
-        """True if the condition needs a person immediately."""
-        return self.kind.is_critical and not self.over
-
-    def to_dict(self) -> JsonObject:
-        """Return plain values, for JSON."""
-        values = Condition.to_dict(self)
-        return {key: value for key, value in values.items() if key not in ("topic", "mark")}
-
-
 def notify_channel(
     catalog: Catalog,
     channel: str,
-    send: Callable[[Sequence[Event]], None],
+    send: Callable[[Sequence[Condition]], None],
     *,
     tables: Collection[str] | None = None,
     pause: Duration = MIN_INTERVAL,
     now: datetime | None = None,
-) -> list[Event]:
+) -> list[Condition]:
     """Send a ``channel`` its pending events in one message, record them as sent, and return them.
 
     Any number of processes may call this: a lease lets one of them send. If this process dies
@@ -114,13 +89,13 @@ def notify_channel(
 
 def _pending_events(
     catalog: Catalog, channel: str, tables: Collection[str] | None, now: datetime
-) -> tuple[list[Event], list[Notification]]:
+) -> tuple[list[Condition], list[Notification]]:
     """Return the pending events, and the notifications to close without an event."""
     open_notifications = {sent.key: sent for sent in catalog.notifications.open(channel)}
     current = {item.key: item for item in conditions(catalog, tables=tables, now=now)}
     watched = {table.name for table in catalog.list(enabled_only=True)}
     events = [
-        Event(**asdict(condition), over=False)
+        condition
         for key, condition in current.items()
         if key not in open_notifications or open_notifications[key].mark != condition.mark
     ]
@@ -135,9 +110,9 @@ def _pending_events(
     return events, ended
 
 
-def _end_event(sent: Notification, now: datetime) -> Event:
+def _end_event(sent: Notification, now: datetime) -> Condition:
     minutes = max((now - sent.since).total_seconds(), 0) / 60
-    return Event(
+    return Condition(
         kind=ConditionKind(sent.kind),
         table=sent.table,
         owner="",
@@ -150,7 +125,7 @@ def _end_event(sent: Notification, now: datetime) -> Event:
     )
 
 
-def _notification(event: Event, now: datetime) -> Notification:
+def _notification(event: Condition, now: datetime) -> Notification:
     return Notification(
         table=event.table,
         topic=event.topic,
@@ -240,14 +215,14 @@ class Webhook:
             with error:
                 return WebhookResponse(error.code, error.headers.get("Retry-After"))
 
-    def send(self, events: Sequence[Event]) -> None:
+    def send(self, events: Sequence[Condition]) -> None:
         """Deliver one message about the events; raise ``DeliveryError`` on failure."""
         deliver(self.post, events)
 
 
 def deliver(
     post: Post,
-    events: Sequence[Event],
+    events: Sequence[Condition],
     *,
     attempts: int = ATTEMPTS,
     sleep: Callable[[float], None] = time.sleep,
@@ -281,26 +256,23 @@ def deliver(
     )
 
 
-def slack_body(events: Sequence[Event]) -> JsonObject:
+def slack_body(events: Sequence[Condition]) -> JsonObject:
     """Return a message in the format of Slack's webhooks: critical events first, ended last."""
     ranked = sorted(events, key=lambda event: (event.over, not event.kind.is_critical))
     return {"text": "\n".join(_message_lines(ranked))}
 
 
-def _message_lines(events: Sequence[Event]) -> Iterator[str]:
+def _message_lines(events: Sequence[Condition]) -> Iterator[str]:
     for event in events[:_MAX_LISTED]:
         symbol = ":rotating_light:" if event.critical else ":warning:"
         symbol = ":white_check_mark:" if event.over else symbol
         what = event.kind.value.replace("_", " ")
         owner = f" ({event.owner})" if event.owner else ""
-        yield _escaped(f"{symbol} {event.table}{owner}: {what}: {_truncated(event.text)}")
+        line = f"{symbol} {event.table}{owner}: {what}: {_truncated(event.text)}"
+        # Otherwise an error message could mention a whole channel, or hide a link behind a word.
+        yield html.escape(line, quote=False)
     if len(events) > _MAX_LISTED:
         yield f"... and {len(events) - _MAX_LISTED} more; memwal fleet events lists them"
-
-
-def _escaped(text: str) -> str:
-    # Otherwise an error message could mention a whole channel, or hide a link behind a word.
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _truncated(text: str) -> str:

@@ -91,6 +91,9 @@ class Condition(JsonRecord):
     """Description, and what to do, in one line."""
     runbook: str = ""
     """Path of the runbook in the documentation; empty when the condition has ended."""
+    over: bool = False
+    """Whether the condition ended; the owner is empty then. Of one that is sent to a channel:
+    otherwise it began, or its ``mark`` changed."""
 
     json_properties: ClassVar[tuple[str, ...]] = ("critical",)
 
@@ -102,7 +105,7 @@ class Condition(JsonRecord):
     @property
     def critical(self) -> bool:
         """True if the condition needs a person immediately."""
-        return self.kind.is_critical
+        return self.kind.is_critical and not self.over
 
 
 def conditions(

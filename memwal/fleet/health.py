@@ -28,7 +28,6 @@ from memwal.catalog.records import (
     DueJob,
     ManagedTable,
 )
-from memwal.errors import InvalidInputError
 from memwal.fleet.schedule import interval_seconds
 from memwal.jobs.job import RunState
 from memwal.jobs.policy import Policy
@@ -203,10 +202,7 @@ def watch_limit(table: ManagedTable) -> float | None:
     None if its schedule tells no interval: it has none, or a cron expression that only Airflow
     reads.
     """
-    try:
-        interval = interval_seconds(table.policy.schedule)
-    except InvalidInputError:
-        return None
+    interval = interval_seconds(table.policy.schedule)
     return None if interval is None else 2 * interval + SCHEDULE_GRACE_SECONDS
 
 
@@ -246,10 +242,7 @@ def _start_limit(table: ManagedTable) -> float | None:
     """Return the seconds that a due job may wait for its start; None without an interval."""
     if table.starts_when_due:
         return SCHEDULE_GRACE_SECONDS
-    try:
-        interval = interval_seconds(table.policy.schedule)
-    except InvalidInputError:
-        return None
+    interval = interval_seconds(table.policy.schedule)
     return None if interval is None else interval + SCHEDULE_GRACE_SECONDS
 
 

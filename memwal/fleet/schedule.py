@@ -51,15 +51,19 @@ def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime
 def interval_seconds(schedule: str | float | None) -> float | None:
     """Return the longest interval between two surveys in seconds; None without a schedule.
 
-    With ``@due`` it is :data:`~memwal.jobs.policy.SEEN_SECONDS`. A cron expression that omits
-    weekdays counts as a week. An expression that names days of the month counts as a month of 31
-    days, and one that omits months as twelve such months. Raises as :func:`is_due`.
+    None too for a cron expression that only Airflow reads. With ``@due`` it is
+    :data:`~memwal.jobs.policy.SEEN_SECONDS`. A cron expression that omits weekdays counts as a
+    week. An expression that names days of the month counts as a month of 31 days, and one that
+    omits months as twelve such months.
     """
     if schedule is None or not isinstance(schedule, str):
         return schedule
     if schedule == WHEN_DUE:
         return SEEN_SECONDS
-    minutes, hours, days, months, weekdays = _parse_cron(schedule)
+    try:
+        minutes, hours, days, months, weekdays = _parse_cron(schedule)
+    except InvalidInputError:
+        return None
     if len(days) < 31 or len(months) < 12:
         return 31 * _DAY_SECONDS * (1 if len(months) == 12 else 12)
     if len(weekdays) < 7:

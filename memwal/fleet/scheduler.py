@@ -112,7 +112,11 @@ class FairQueue:
             tables.add(due_job.table)
             chosen.append(Choice(due_job=due_job, run_bytes=run_bytes))
         if chosen:
-            self._age(due_jobs, chosen)
+            for due_job in due_jobs:
+                key = due_job.table, due_job.job
+                self._waited[key] = self._waited.get(key, 0) + 1
+            for choice in chosen:
+                self._waited.pop((choice.due_job.table, choice.due_job.job), None)
         return chosen
 
     def forget(self, table: str, jobs: Iterable[str]) -> None:
@@ -124,13 +128,6 @@ class FairQueue:
         waited = self.waited(due_job.table, due_job.job)
         score = due_job.urgency + _STEP * waited
         return -score, JOBS.index(due_job.job), due_job.table
-
-    def _age(self, due_jobs: Iterable[QueuedJob], chosen: Iterable[Choice]) -> None:
-        for due_job in due_jobs:
-            key = due_job.table, due_job.job
-            self._waited[key] = self._waited.get(key, 0) + 1
-        for choice in chosen:
-            self._waited.pop((choice.due_job.table, choice.due_job.job), None)
 
 
 _GIB = 1 << 30

@@ -142,7 +142,10 @@ class TableWatch:
             were_due = _due_jobs(last.survey)
             if _depends_on_work(last.survey):
                 name = managed.name
-                last = _with_work(last, catalog.work_of([name])[name] if work is None else work)
+                work = catalog.work_of([name])[name] if work is None else work
+                skipped, last_runs = work.skipped_regions, work.last_runs
+                known = replace(last.survey, skipped_regions=skipped, last_runs=last_runs)
+                last = replace(last, survey=known)
             reused = self._aged_survey(last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
@@ -271,12 +274,6 @@ def _depends_on_work(survey: Survey) -> bool:
 
 def _due_jobs(survey: Survey) -> set[str]:
     return {job for job, due in survey.due.items() if due.reason is not None}
-
-
-def _with_work(last: _Remembered, work: TableWork) -> _Remembered:
-    """Return the last survey with the runs and skipped regions that the catalog has now."""
-    survey = replace(last.survey, skipped_regions=work.skipped_regions, last_runs=work.last_runs)
-    return replace(last, survey=survey)
 
 
 class _FolderTimes:

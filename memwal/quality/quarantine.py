@@ -95,14 +95,13 @@ class RowOrigin:
         """Parse the text of :meth:`__str__`, REGION/FOLDER/ROW; else InvalidInputError."""
         try:
             region, folder, row = text.split("/")
-            origin = cls(UUID(region), folder, int(row))
+            if parse_generation_name(folder) is not None or _ENTRY.fullmatch(folder):
+                return cls(UUID(region), folder, int(row))
         except ValueError:
-            origin = None
-        if origin is None or not _is_folder(origin.folder):
-            raise InvalidInputError(
-                f"{text!r} is not the origin of a row: REGION/FOLDER/ROW, as lists show it"
-            )
-        return origin
+            pass
+        raise InvalidInputError(
+            f"{text!r} is not the origin of a row: REGION/FOLDER/ROW, as lists show it"
+        )
 
 
 def entry_folder(position: int, digest: int) -> str:
@@ -111,10 +110,6 @@ def entry_folder(position: int, digest: int) -> str:
     ``digest`` is a 32-bit hash of the entry's bytes.
     """
     return f"{digest:08x}_wal_{position}"
-
-
-def _is_folder(name: str) -> bool:
-    return parse_generation_name(name) is not None or _ENTRY.fullmatch(name) is not None
 
 
 def quarantined_rows(

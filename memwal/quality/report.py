@@ -29,6 +29,7 @@ class Tally:
     failed: int  # failing rows, including those that ``mostly`` allows
     examples: tuple[JsonObject, ...] = ()  # keys of some of them
     error: str | None = None  # why the expectation could not be evaluated
+    checked: int = 0  # values that were evaluated
 
     def to_dict(self) -> JsonObject:
         """Return plain values for JSON."""
@@ -99,6 +100,7 @@ def tally_result(result: ExpectationResult, keys: pa.Table) -> Tally:
         failed=result.failures,
         examples=examples,
         error=result.error,
+        checked=result.evaluated,
     )
 
 
@@ -109,7 +111,7 @@ def combine_reports(reports: Iterable[QualityReport]) -> QualityReport | None:
         return None
     whole = next((report for report in parts if report.tallies), parts[0])
     tallies = [
-        _combine_tallies([report.tallies[number] for report in parts if report.tallies])
+        combine_tallies([report.tallies[number] for report in parts if report.tallies])
         for number in range(len(whole.tallies))
     ]
     return replace(
@@ -124,13 +126,15 @@ def combine_reports(reports: Iterable[QualityReport]) -> QualityReport | None:
     )
 
 
-def _combine_tallies(parts: Sequence[Tally]) -> Tally:
+def combine_tallies(parts: Sequence[Tally]) -> Tally:
+    """Combine tallies of one expectation over different rows into one."""
     return replace(
         parts[0],
         success=all(part.success for part in parts),
         failed=sum(part.failed for part in parts),
         examples=tuple(key for part in parts for key in part.examples)[:MAX_EXAMPLES],
         error=next((part.error for part in parts if part.error), None),
+        checked=sum(part.checked for part in parts),
     )
 
 

@@ -53,7 +53,10 @@ def parallelism(spark: SparkSession) -> int:
     """
     context = context_of(spark)
     if context is None:
-        now = _default_parallelism(spark)
+        # A server tells its clients its ``defaultParallelism`` in plans alone: without a number of
+        # slices, a range is divided into as many. Nothing runs.
+        _, _, rest = spark.range(1)._explain_string().partition(_SPLITS)
+        now = int(rest.partition(")")[0])
     else:
         check_running(context)
         now = int(context.defaultParallelism)
@@ -93,14 +96,6 @@ def _tells_size(spark: SparkSession) -> bool:
         or spark.conf.get("spark.default.parallelism", None) is not None
         or _expected_cores(spark) > 0
     )
-
-
-def _default_parallelism(spark: SparkSession) -> int:
-    """Return ``defaultParallelism`` of a server, whose clients are told it in plans alone."""
-    # Without a number of slices, a range is divided into as many. Nothing runs.
-    plan = spark.range(1)._explain_string()
-    _, _, rest = plan.partition(_SPLITS)
-    return int(rest.partition(")")[0])
 
 
 def _expected_cores(spark: SparkSession) -> int:

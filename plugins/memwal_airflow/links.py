@@ -36,8 +36,15 @@ class SparkUiLink(BaseOperatorLink):
     name = "Spark UI"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the history server's address of an ended application."""
-        return history_address(getattr(operator, "spark_application_id", None))
+        """Return the page of an ended application below ``[memwal] spark_history_url``.
+
+        Empty without an application or without the setting.
+        """
+        server = SPARK_HISTORY_URL.read()
+        application_id = getattr(operator, "spark_application_id", None)
+        if not server or application_id is None:
+            return ""
+        return f"{server.rstrip('/')}/history/{application_id}/"
 
 
 class TablePageLink(BaseOperatorLink):
@@ -54,17 +61,6 @@ def spark_application(line: str) -> tuple[str, str | None] | None:
     """Return id and UI address of the Spark application, if this line of its log has them."""
     match = _APPLICATION.search(line)
     return None if match is None else (match["id"], match["ui"])
-
-
-def history_address(application_id: str | None) -> str:
-    """Return the page of an application below ``[memwal] spark_history_url`` of ``airflow.cfg``.
-
-    Empty without an application or without the setting.
-    """
-    server = SPARK_HISTORY_URL.read()
-    if not server or application_id is None:
-        return ""
-    return f"{server.rstrip('/')}/history/{application_id}/"
 
 
 def pod_address(reattach_state: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from memwal.catalog import Catalog
 from memwal.catalog.models import JobRunRow
 from memwal.errors import LeaseLostError, StoreUnavailableError
-from memwal.fleet.alerts import Event, notify_channel
+from memwal.fleet.alerts import Condition, notify_channel
 from memwal.fleet.conditions import ConditionKind
 from memwal.jobs.job import SkippedRegion
 
@@ -18,11 +18,11 @@ REGION = "00000000-0000-0000-0000-000000000007"
 PAUSE = timedelta(minutes=2)
 
 
-def pending(catalog: Catalog, channel: str, *, now: datetime | None = None) -> list[Event]:
+def pending(catalog: Catalog, channel: str, *, now: datetime | None = None) -> list[Condition]:
     """Return the events that a channel would be sent, without recording them as sent."""
-    events: list[Event] = []
+    events: list[Condition] = []
 
-    def refuse(pending_events: Sequence[Event]) -> None:
+    def refuse(pending_events: Sequence[Condition]) -> None:
         events.extend(pending_events)
         raise StoreUnavailableError("no answer")
 
@@ -54,7 +54,7 @@ def told(flights: Catalog) -> Callable[..., list[tuple[str, bool]]]:
     clock = Clock()
 
     def look(channel: str = "ops") -> list[tuple[str, bool]]:
-        sent: list[Event] = []
+        sent: list[Condition] = []
         events = notify_channel(flights, channel, sent.extend, now=clock.next())
         assert sent == events
         return [(event.kind.value, event.over) for event in events]
@@ -128,7 +128,7 @@ def test_what_could_not_be_told_is_told_the_next_time(
 
 def test_messages_keep_their_distance(flights: Catalog) -> None:
     now = datetime.now(UTC)
-    sent: list[Event] = []
+    sent: list[Condition] = []
     hold(flights)
     notify_channel(flights, "ops", sent.extend, now=now)
     flights.backoffs.record_failure("flights", "status", "no bucket")
@@ -170,7 +170,7 @@ def test_tables_of_others_are_left_to_them(flights: Catalog) -> None:
     flights.register("trains", uri="/r")
     hold(flights)
     flights.backoffs.record_failure("trains", "status", "no bucket")
-    sent: list[Event] = []
+    sent: list[Condition] = []
     notify_channel(flights, "rail", sent.extend, tables=["trains"])
     assert [event.table for event in sent] == ["trains"]
     flights.backoffs.clear_failure("trains", "status")
@@ -182,7 +182,7 @@ def test_tables_of_others_are_left_to_them(flights: Catalog) -> None:
 
 def test_of_many_that_look_at_once_one_tells(flights: Catalog) -> None:
     hold(flights)
-    sent: list[Event] = []
+    sent: list[Condition] = []
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: notify_channel(flights, "ops", sent.extend), range(8)))
     assert len(sent) == sum(map(len, found)) == 1

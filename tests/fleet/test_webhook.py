@@ -10,14 +10,14 @@ from support.airflow.webhook_server import WebhookServer, running_webhook
 from support.oracles.secrecy import Secrecy
 
 from memwal.errors import InvalidInputError
-from memwal.fleet.alerts import DeliveryError, Event, Webhook, deliver, slack_body
+from memwal.fleet.alerts import Condition, DeliveryError, Webhook, deliver, slack_body
 from memwal.fleet.conditions import ConditionKind
 
 
 def event(
     kind: ConditionKind = ConditionKind.REGION_SKIPPED, *, over: bool = False, text: str = "torn"
-) -> Event:
-    return Event(
+) -> Condition:
+    return Condition(
         kind=kind,
         table="flights",
         owner="air team",

@@ -29,13 +29,6 @@ from memwal.lance_log import PROGRAM_FILTER, quieten_lance
 from memwal.util.versions import installed_versions
 from memwal.version import __version__
 
-
-def version_line() -> str:
-    """Format the versions: ``memwal 0.1.0 (Python 3.11.7, pylance 14.0.2, ...)``."""
-    versions = ", ".join(" ".join(pair) for pair in installed_versions().items())
-    return f"memwal {__version__} ({versions})"
-
-
 quieten_lance(PROGRAM_FILTER)
 
 app = CommandGroup(
@@ -48,8 +41,10 @@ app = CommandGroup(
 
 
 def _print_version(requested: bool) -> None:
+    """Print the versions: ``memwal 0.1.0 (Python 3.11.7, pylance 14.0.2, ...)``."""
     if requested:
-        typer.echo(version_line())
+        versions = ", ".join(" ".join(pair) for pair in installed_versions().items())
+        typer.echo(f"memwal {__version__} ({versions})")
         raise typer.Exit
 
 

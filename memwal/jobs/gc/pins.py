@@ -164,7 +164,13 @@ def read_pins(
         )
         for name in maintained_index_names(latest)
     ]
-    pins += _pins_of_unreadable_rows(latest)
+    try:
+        # The commits of memwal decode what they add; another client may have merged or compacted.
+        # Rows that were decoded in this process are not read again.
+        decode_dictionaries(latest.dataset, location.uri)
+    except CorruptDataError as error:
+        # This pins every generation.
+        pins.append(Pin(reason=Reason.UNREADABLE, message=str(error), generations={}))
     versions = StoredVersions.list(location)
     found = list_refs(location)
     version_age = _version_age(versions, found, options, now)
@@ -229,18 +235,6 @@ def _check_kept(
     if any(ref.is_branch for ref in found):
         stays += branch_manifests(latest.location)
     map_parallel(check, [*stays, *versions.others])
-
-
-def _pins_of_unreadable_rows(base: BaseTable) -> Iterator[Pin]:
-    """Pin every generation if rows of the latest version cannot be decoded.
-
-    The commits of memwal decode the files that they add; another client may have merged or
-    compacted. Rows that were decoded in this process are not read again.
-    """
-    try:
-        decode_dictionaries(base.dataset, base.location.uri)
-    except CorruptDataError as error:
-        yield Pin(reason=Reason.UNREADABLE, message=str(error), generations={})
 
 
 def _pins_of_versions(

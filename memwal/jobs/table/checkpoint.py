@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -106,7 +106,12 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
         if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
             reasons = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {reasons}")
-    _raise_marks(location, target)
+    # Another merger may not have written these marks yet, or died before. Without them, generations
+    # that this checkpoint reports as merged would be pending again if the base table lost its
+    # progress.
+    marks = read_marks(location.store)
+    merged = open_base(location).details.merged
+    raise_marks(location.store, marks, {region: merged.get(region, 0) for region in target})
     meter.finish()
     _check_time(location, deadline, "the maintained indexes have not caught up")
     index_options = IndexOptions(run=options.run, guard=options.guard, progress=report)
@@ -125,17 +130,6 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
         warnings=tuple(warning for result in results for warning in result.warnings),
         quality=merge_report_dicts(result.quality for result in results),
     )
-
-
-def _raise_marks(location: TableLocation, regions: Collection[UUID]) -> None:
-    """Write the marks that another merger may not have written yet, or died before.
-
-    Without them, generations that this checkpoint reports as merged would be pending again if the
-    base table lost its progress.
-    """
-    marks = read_marks(location.store)
-    merged = open_base(location).details.merged
-    raise_marks(location.store, marks, {region: merged.get(region, 0) for region in regions})
 
 
 def _recover(location: TableLocation, options: CheckpointOptions, report: Report) -> JobResult:

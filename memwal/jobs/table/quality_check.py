@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from memwal.jobs.progress import Unit, run_tasks
 from memwal.lsm.indexes.catchup import group_fragments
 from memwal.quality.evaluate import ExpectationResult, evaluate, undecided_result
 from memwal.quality.expectations import Expectation, ExpectationKind
-from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_result
+from memwal.quality.report import QualityReport, Tally, combine_tallies, tally_result
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
@@ -61,16 +61,10 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
     outcomes: list[_TaskTotals] = run_tasks(
         options, tasks, run_check_task, job="quality", step="checking", unit=Unit.ROWS
     )
-    totals = {
-        number: _RunningTally(expectation)
-        for number, expectation in enumerate(suite)
-        if not _is_metadata(expectation)
-    }
-    for outcome in outcomes:
-        for number, part in outcome.totals.items():
-            totals[number].merge(part)
-    tallies = {number: total.tally() for number, total in totals.items()}
+    tallies = {}
     for number, expectation in enumerate(suite):
+        parts = [outcome.totals[number] for outcome in outcomes if number in outcome.totals]
+        tallies[number] = _with_mostly(combine_tallies([_empty_tally(expectation), *parts]))
         if _is_metadata(expectation):
             result = _check_metadata(expectation, base.schema, row_count)
             tallies[number] = tally_result(result, base.schema.empty_table())
@@ -110,7 +104,7 @@ class CheckTask:
 class _TaskTotals:
     """Totals of the expectations of a task, and the number of rows that fail one of them."""
 
-    totals: Mapping[int, _RunningTally]
+    totals: Mapping[int, Tally]
     failed: int
 
 
@@ -143,7 +137,7 @@ def _plan(base: BaseTable, options: QualityOptions, sample_rows: int | None) -> 
 def run_check_task(task: CheckTask) -> _TaskTotals:
     """Evaluate the expectations of a task, batch by batch."""
     base = open_base(task.location, version=task.version)
-    totals = {number: _RunningTally(expectation) for number, expectation in task.suite.items()}
+    totals = {number: _empty_tally(expectation) for number, expectation in task.suite.items()}
     failed = 0
     with lance_errors(f"checking {task.location}"):
         for batch in _batches(task, base):
@@ -151,8 +145,11 @@ def run_check_task(task: CheckTask) -> _TaskTotals:
             masks = [result.failed for result in results if result.failed is not None]
             failed += int(np.any(masks, axis=0).sum())
             keys = batch.select(list(base.key_or_column))
-            for total, result in zip(totals.values(), results, strict=True):
-                total.add(result, keys)
+            for number, result in zip(task.suite, results, strict=True):
+                # Whether enough rows pass is decided when all of them were evaluated.
+                success = result.success or result.failed is not None
+                tally = replace(tally_result(result, keys), success=success)
+                totals[number] = combine_tallies([totals[number], tally])
     return _TaskTotals(totals, failed)
 
 
@@ -175,42 +172,15 @@ def _batches(task: CheckTask, base: BaseTable) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-@dataclass(slots=True)
-class _RunningTally:
-    """Totals of one expectation over the batches so far."""
+def _empty_tally(expectation: Expectation) -> Tally:
+    return Tally(expectation=expectation, success=True, failed=0)
 
-    expectation: Expectation
-    checked: int = 0
-    failed: int = 0
-    success: bool = True
-    examples: tuple[dict[str, object], ...] = ()
-    error: str | None = None
 
-    def add(self, result: ExpectationResult, keys: pa.Table) -> None:
-        """Add the result of a batch."""
-        examples = () if len(self.examples) >= MAX_EXAMPLES else tally_result(result, keys).examples
-        success = result.success or result.failed is not None
-        batch = (result.evaluated, result.failures, success, examples, result.error)
-        self.merge(_RunningTally(self.expectation, *batch))
-
-    def merge(self, other: _RunningTally) -> None:
-        """Add the totals of other rows."""
-        self.checked += other.checked
-        self.failed += other.failed
-        self.success &= other.success
-        self.examples = (*self.examples, *other.examples)[:MAX_EXAMPLES]
-        self.error = self.error or other.error
-
-    def tally(self) -> Tally:
-        mostly = self.expectation.mostly
-        enough = not self.failed or (self.checked - self.failed) / self.checked >= mostly
-        return Tally(
-            expectation=self.expectation,
-            success=self.success and enough,
-            failed=self.failed,
-            examples=self.examples,
-            error=self.error,
-        )
+def _with_mostly(tally: Tally) -> Tally:
+    """Return a tally of all rows, which is no success if more fail than ``mostly`` allows."""
+    mostly = tally.expectation.mostly
+    enough = not tally.failed or (tally.checked - tally.failed) / tally.checked >= mostly
+    return replace(tally, success=tally.success and enough)
 
 
 def _is_metadata(expectation: Expectation) -> bool:

@@ -18,7 +18,7 @@ from memwal.errors import InvalidInputError, MemWalError
 from memwal.fleet.alerts import (
     ATTEMPTS,
     TIMEOUT_SECONDS,
-    Event,
+    Condition,
     Post,
     WebhookResponse,
     deliver,
@@ -100,7 +100,7 @@ def _notify_connection(
     attempts: int,
     timeout: float,
 ) -> int:
-    def send(events: Sequence[Event]) -> None:
+    def send(events: Sequence[Condition]) -> None:
         with _sender(conn_id, timeout) as post:
             deliver(post, events, attempts=attempts)
 

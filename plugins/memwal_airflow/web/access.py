@@ -114,7 +114,9 @@ def from_this_page(request: Request, user: GetUserDep) -> None:
         trusted = site in ("same-origin", "none")
     else:
         origin = request.headers.get("origin")
-        trusted = origin is None or _origin(origin) in _own_origins(request)
+        # Scheme and host of this server: from the request and from the configuration.
+        own = {_origin(str(request.base_url)), _origin(conf.get("api", "base_url", fallback=""))}
+        trusted = origin is None or _origin(origin) in own - {("", "")}
     if not trusted:
         raise HTTPException(status.HTTP_403_FORBIDDEN, "The request comes from another site.")
 
@@ -145,12 +147,6 @@ def _teams(tables: Collection[ManagedTable]) -> dict[str, str | None]:
     return {
         dag: of_dags.get(dag, owner if owner in names else None) for dag, owner in owners.items()
     }
-
-
-def _own_origins(request: Request) -> set[tuple[str, str]]:
-    """Return scheme and host of this server: from the request and from the configuration."""
-    own = {_origin(str(request.base_url)), _origin(conf.get("api", "base_url", fallback=""))}
-    return own - {("", "")}
 
 
 def _origin(url: str) -> tuple[str, str]:
