@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memwal.catalog.records import STATUS_JOB, ManagedTable
 from memwal.errors import MemWalError, StoreUnavailableError
@@ -297,13 +297,13 @@ class TablePolls:
         polls = [self._polls[name] for name in tables if name in self._polls]
         await self._start([poll for poll in polls if self._may_start(poll)])
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until there is a result of a poll, at most ``seconds``."""
-        running = list(self.running.values())
+    async def wait(self, seconds: float, others: Iterable[asyncio.Future[Any]] = ()) -> None:
+        """Wait until a poll has a result or one of ``others`` ends, at most ``seconds``."""
         if self._results:
             return
-        if running:
-            await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        futures = [*self.running.values(), *others]
+        if futures:
+            await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(seconds)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memwal.boundary.public import public
 from memwal.catalog.records import ManagedTable
@@ -422,12 +422,7 @@ class Fleet:
 
     async def _collect(self, polls: TablePolls, *, keep: bool) -> list[Outcome]:
         """Wait a moment, and return the outcomes of the jobs and polls that ended."""
-        futures: list[asyncio.Future[Any]] = [future for _, future in self._working.values()]
-        futures += polls.running.values()
-        if futures:
-            await asyncio.wait(futures, timeout=_NAP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        else:
-            await asyncio.sleep(_NAP_SECONDS)
+        await polls.wait(_NAP_SECONDS, [future for _, future in self._working.values()])
         outcomes = [*self._failed_polls(polls), *self._finished_jobs(polls)]
         for outcome in outcomes:
             self._on_outcome(outcome)

@@ -10,8 +10,8 @@ import pytest
 from memwal.catalog import Catalog
 from memwal.catalog.models import JobRunRow
 from memwal.errors import LeaseLostError, StoreUnavailableError
-from memwal.fleet.alerts import Condition, notify_channel
-from memwal.fleet.conditions import ConditionKind
+from memwal.fleet.alerts import notify_channel
+from memwal.fleet.conditions import Condition, ConditionKind
 from memwal.jobs.job import SkippedRegion
 
 REGION = "00000000-0000-0000-0000-000000000007"

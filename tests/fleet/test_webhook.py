@@ -10,8 +10,8 @@ from support.airflow.webhook_server import WebhookServer, running_webhook
 from support.oracles.secrecy import Secrecy
 
 from memwal.errors import InvalidInputError
-from memwal.fleet.alerts import Condition, DeliveryError, Webhook, deliver, slack_body
-from memwal.fleet.conditions import ConditionKind
+from memwal.fleet.alerts import DeliveryError, Webhook, deliver, slack_body
+from memwal.fleet.conditions import Condition, ConditionKind
 
 
 def event(

@@ -18,12 +18,12 @@ from memwal.errors import InvalidInputError, MemWalError
 from memwal.fleet.alerts import (
     ATTEMPTS,
     TIMEOUT_SECONDS,
-    Condition,
     Post,
     WebhookResponse,
     deliver,
     notify_channel,
 )
+from memwal.fleet.conditions import Condition
 from memwal.util.records import JsonMapping
 from memwal_airflow.provider.settings import NOTIFY_CONN_ID, NOTIFY_OWNERS, setting_by_owner
 from memwal_airflow.version_compat import AirflowException
