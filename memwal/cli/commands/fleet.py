@@ -334,7 +334,7 @@ def serve(
         value = {"url": endpoint.url, "catalog": shown_url}
         Output(value, f"metrics of {shown_url} at {endpoint.url}").print(as_json=as_json)
         sys.stdout.flush()
-        with _sigterm_interrupts(), contextlib.suppress(KeyboardInterrupt):
+        with _stopped_by_signals(endpoint.close):
             endpoint.wait()
 
 
@@ -362,16 +362,6 @@ def dashboard() -> None:
     from memwal.exporter import DASHBOARD, shipped
 
     print_line(shipped(DASHBOARD).rstrip("\n"))
-
-
-@contextlib.contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM interrupt the block as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # A turn of the loop waits for the catalog, which may need minutes to refuse a connection.
