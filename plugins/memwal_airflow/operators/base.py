@@ -340,10 +340,6 @@ class MemWalOperator(BaseOperator):
 
         return () if self.table is None else (job_resource(target.name, self.job),)
 
-    def is_forced(self, context: Context) -> bool:
-        """Return whether this task or this run does its job due or not."""
-        return bool(self.force or context["params"].get("force"))
-
     def is_dry_run(self, context: Context) -> bool:
         """Return whether this task or this run changes nothing."""
         return bool(self.change_nothing or context["params"].get("dry_run"))

@@ -135,12 +135,11 @@ class MemWalJobOperator(MemWalOperator):
     server. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
 
+    index: str | None = None
+    """Index of the job; None for all."""
+
     def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
         """Return the regions of the job; None for all."""
-        return None
-
-    def index_for(self) -> str | None:
-        """Return the index of the job; None for all."""
         return None
 
     def leased_resources(self, target: Target) -> tuple[str, ...]:
@@ -149,7 +148,7 @@ class MemWalJobOperator(MemWalOperator):
 
         if self.table is None:
             return ()
-        part = self.index_for()
+        part = self.index
         own = job_resource(target.name, self.job, part=part)
         if part is None and self.job in TableCheckpointOperator.instead_of:
             return own, job_resource(target.name, TableCheckpointOperator.job)
@@ -164,10 +163,10 @@ class MemWalJobOperator(MemWalOperator):
         request = JobRequest(
             target.name,
             self.job,
-            force=self.is_forced(context),
+            force=bool(self.force or context["params"].get("force")),
             dry_run=self.is_dry_run(context),
             regions=None if earlier is not None else self.regions_for(context),
-            index=self.index_for(),
+            index=self.index,
             wait=self.wait,
         )
         if earlier is not None:
@@ -281,10 +280,6 @@ class MemWalIndexOperator(MemWalJobOperator):
     def __init__(self, *, index: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.index = index
-
-    def index_for(self) -> str | None:
-        """Return the index of the operator."""
-        return self.index
 
     def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Describe the build on its asset."""
