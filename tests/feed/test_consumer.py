@@ -7,7 +7,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.data.tables import MakeTable, flush, flush_and_merge, folder, keys, rows, state
+from support.data.tables import (
+    MakeTable,
+    flush,
+    flush_and_merge,
+    folder,
+    keys,
+    manifest,
+    rows,
+    state,
+)
 from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.oracles.native import collect_all
@@ -25,7 +34,7 @@ from memwal.errors import (
     TokenExpiredError,
 )
 from memwal.feed.consumer import Consumer
-from memwal.feed.consumer_state import read_state, swap_state
+from memwal.feed.consumer_state import held_bytes, read_state, read_states, swap_state
 from memwal.format.paths import consumer_key
 
 STATE = consumer_key("c")
@@ -189,6 +198,18 @@ def clean(table: memwal.Table) -> None:
     )
 
 
+def test_the_bytes_that_are_held_for_a_version(table: memwal.Table) -> None:
+    version = table.base().version
+    flush_and_merge(table, {3: 0})
+    base, region = table.base(), manifest(table)
+    files = held_bytes(base, version, [])
+    merged_since = region.flushed[-1].memory_bytes
+    assert held_bytes(base, version, [region]) == files + (merged_since or 0)
+    assert held_bytes(base, base.version, [region]) == 0
+    clean(table)
+    assert held_bytes(table.base(), version, [region]) == 0
+
+
 class TestClaims:
     def test_fence_the_owner_before(self, table: memwal.Table) -> None:
         first = table.consumer("c")
@@ -244,6 +265,7 @@ class TestClaims:
         first = table.consumer("c", start="now")
         first.drop()
         assert tags(table) == 0
+        assert read_states(table.location.store) == []
         with pytest.raises(ConsumerFencedError):
             first.read()
         assert told(table.consumer("c").read()) == {1: 0, 2: 0}
