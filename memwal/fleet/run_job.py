@@ -5,7 +5,6 @@ Also runs operations that are no job of a policy: leased and recorded like those
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -293,9 +292,6 @@ class _Resolver:
 
 def _waiting(records: Collection[SkippedRegionRecord]) -> list[UUID]:
     return [UUID(record.region_id) for record in records if record.waiting]
-
-
-logger = logging.getLogger(__name__)
 
 
 @public
