@@ -8,8 +8,8 @@ conflict. Details of the MemWAL index that were read before would then silently 
 progress, and a merge would pass over progress that it did not know. A namespace client with managed
 versioning decides the version itself; :mod:`memwal.base_table.namespaces` has two kinds. A pinned
 one reports the version that was read as the latest, and creates the next version only by
-put-if-absent: any concurrent commit takes that name first, and our commit is refused. The other way
-lets Lance rebase, but only onto versions that the caller accepts.
+put-if-absent: any concurrent commit takes that name first, and our commit is refused. The other
+kind lets Lance rebase, but only onto versions that the caller accepts.
 
 A version appears only after the files that it adds were checked: Lance drops some errors of its
 writes, and a commit that loses one raises LostWriteError. On a local disk they are synced as well,

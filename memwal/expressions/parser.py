@@ -46,6 +46,7 @@ _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, 
 _TIME_TYPES: Final = ("date", "timestamp")
 _WILDCARDS: Final = re.compile(r"[%_\\]")
 _MAX_LENGTH: Final = 1 << 20
+_KEPT_LENGTH: Final = 1 << 12
 # Each level takes a dozen of the thousand calls that Python allows within each other.
 _MAX_DEPTH: Final = 40
 _MAX_NEGATIONS: Final = 100
@@ -88,14 +89,17 @@ class NotUnderstoodError(Exception):
     """The text is not a predicate that this parser understands."""
 
 
-# A read parses its filter three times. Lists of many keys are large: few are kept.
-@lru_cache(maxsize=4)
 def parse_alternatives(text: str) -> tuple[Alternative, ...]:
     """Parse a predicate into alternatives, of which at least one holds for each row that passes.
 
     The result is ``((),)``, which holds for every row, if nothing is understood; empty if no row
     can pass.
     """
+    # Long lists of keys would stay in memory beyond the limit of what a process keeps.
+    return (_parse_short if len(text) <= _KEPT_LENGTH else _parse)(text)
+
+
+def _parse(text: str) -> tuple[Alternative, ...]:
     try:
         tree = _Parser(_tokenize(text)).parse()
     except NotUnderstoodError:
@@ -103,6 +107,10 @@ def parse_alternatives(text: str) -> tuple[Alternative, ...]:
     return tuple(
         tuple(dict.fromkeys(alternative)) for alternative in _alternatives(tree, negated=False)
     )
+
+
+# A read parses its filter three times.
+_parse_short = lru_cache(maxsize=4)(_parse)
 
 
 def _alternatives(tree: Truth, *, negated: bool) -> list[Alternative]:

@@ -100,5 +100,6 @@ def retry_errors(
             is_late = time.monotonic() - begun >= seconds
             if attempt == attempts or is_late or not passes(error):
                 raise
+            logger.info("%s; trying again", error)
         time.sleep(conflict_delay(1, limit))
         limit = min(limit * 2, longest_wait)

@@ -1,3 +1,4 @@
+import os
 import re
 import shlex
 import sqlite3
@@ -147,7 +148,7 @@ def test_the_default_is_the_same_file_from_every_folder(
 ) -> None:
     here = default_url()
     monkeypatch.chdir(tmp_path)
-    assert default_url() == here == f"sqlite:///{tmp_path}/data/memwal/catalog.db"
+    assert default_url() == here == f"sqlite:///{os.environ['XDG_DATA_HOME']}/memwal/catalog.db"
     monkeypatch.setenv("MEMWAL_CATALOG_URL", "sqlite:////elsewhere.db")
     assert default_url() == "sqlite:////elsewhere.db"
 

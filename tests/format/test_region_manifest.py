@@ -16,34 +16,37 @@ COUNTERS = st.integers(0, MAX_COUNTER)
 # Field 99, a varint of 7: something a newer client might write.
 UNKNOWN = b"\x98\x06\x07"
 
-flushed_generations = st.builds(
-    FlushedGeneration,
-    region_id=st.just(REGION),
-    generation=COUNTERS,
-    path=st.text(max_size=20),
-    memory_bytes=st.none() | COUNTERS,
-    rows=st.none() | COUNTERS,
-    key_bytes=st.none() | COUNTERS,
-)
-manifests = st.builds(
-    RegionManifest,
-    region_id=st.just(REGION),
-    version=COUNTERS,
-    writer_epoch=COUNTERS,
-    current_generation=COUNTERS,
-    replay_after=COUNTERS,
-    wal_last_seen=COUNTERS,
-    flushed=st.lists(flushed_generations, max_size=4).map(tuple),
-    spec_id=st.integers(0, 2**32 - 1),
-    region_fields=st.lists(st.tuples(st.text(max_size=9), st.binary(max_size=9)), max_size=3).map(
-        tuple
-    ),
-    status=st.sampled_from([RegionStatus.ACTIVE, RegionStatus.SEALED, 7]),
-)
+
+def manifests(region_id: UUID) -> st.SearchStrategy[RegionManifest]:
+    """Manifests of a region, whose generations are those of the region."""
+    region = st.just(region_id)
+    generations = st.builds(
+        FlushedGeneration,
+        region_id=region,
+        generation=COUNTERS,
+        path=st.text(max_size=20),
+        memory_bytes=st.none() | COUNTERS,
+        rows=st.none() | COUNTERS,
+        key_bytes=st.none() | COUNTERS,
+    )
+    fields = st.tuples(st.text(max_size=9), st.binary(max_size=9))
+    return st.builds(
+        RegionManifest,
+        region_id=region,
+        version=COUNTERS,
+        writer_epoch=COUNTERS,
+        current_generation=COUNTERS,
+        replay_after=COUNTERS,
+        wal_last_seen=COUNTERS,
+        flushed=st.lists(generations, max_size=4).map(tuple),
+        spec_id=st.integers(0, 2**32 - 1),
+        region_fields=st.lists(fields, max_size=3).map(tuple),
+        status=st.sampled_from([RegionStatus.ACTIVE, RegionStatus.SEALED, 7]),
+    )
 
 
 @settings(deadline=None)
-@given(manifests)
+@given(st.uuids().flatmap(manifests))
 def test_round_trip(manifest: RegionManifest) -> None:
     data = manifest.encode()
     again = RegionManifest.decode(data)

@@ -187,6 +187,8 @@ def check_batches(
     firsts = {number - number % BATCH for number in ids}
     if len(ids) != BATCH * len(firsts):
         raise BrokenPromise(f"{name}: a part of an append is there")
+    if complete and (back := firsts & done["delete"]):
+        raise BrokenPromise(f"{name}: deleted rows are there: {sorted(back)[:3]}")
     truth: Truth[str] = Truth()
     for kind, value in (("add", "rows"), ("delete", None)):
         for first in begun[kind]:

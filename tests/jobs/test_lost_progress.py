@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -200,6 +201,46 @@ class TestMergeUnderWay:
             planned.merge()
         assert planned.base().details.merged == {REGION: 1}
         assert base_state(planned) == {0: 0, 1: 1, 2: 1, 3: 1}
+
+    @pytest.mark.parametrize("divided", [False, True])
+    def test_meets_the_restore_between_two_attempts(
+        self, planned: memwal.Table, divided: bool
+    ) -> None:
+        """Another merger has merged the first generation, which the restore takes back."""
+        planned.upsert(rows({5: 4}))
+        options = MergeOptions(divide_bytes=0) if divided else MergeOptions()
+        location, selections = planned.location, plan_merge(planned.location, options).selections
+        first = [replace(region, generations=region.generations[:1]) for region in selections]
+        assert merge_commit(location, first, attempts=3).commits
+        went_back = False
+
+        def go_back() -> None:
+            nonlocal went_back
+            if not went_back:
+                went_back = True
+                restore(planned, merged=2)
+
+        if divided:
+            merge_divided(location, selections, replace(options, guard=go_back))
+        else:
+            merge_commit(location, selections, attempts=5, guard=go_back)
+        assert went_back
+        assert state(planned) == base_state(planned) == {0: 0, 1: 2, 2: 2, 3: 2, 4: 3, 5: 4}
+
+    def test_meets_the_restore_between_two_commits(self, planned: memwal.Table) -> None:
+        planned.upsert(rows({5: 4}))
+        checks = 0
+
+        def go_back() -> None:
+            nonlocal checks
+            checks += 1
+            if checks == 2:
+                restore(planned, merged=2)
+
+        with pytest.raises(ProgressLostError):
+            planned.merge(commit_bytes=1, guard=go_back)
+        assert checks == 2
+        assert planned.base().details.merged == {REGION: 2}
 
 
 class TestBeforeAnyMerge:

@@ -32,7 +32,13 @@ from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.backlog import generation_age
 from memwal.jobs.job import Guard, JobResult, guarded
-from memwal.jobs.merge.commit import METRICS, MergeContentionError, MergeOutcome, merge_commit
+from memwal.jobs.merge.commit import (
+    METRICS,
+    MergeContentionError,
+    MergeOutcome,
+    merge_commit,
+    progress_of,
+)
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.picker import (
     MergeMethod,
@@ -237,8 +243,22 @@ def run_merge_task(
         total += outcome
         meter.advance(sum(selection.bytes for selection in commit))
         stopped = {region.region_id for region in outcome.skipped}
-        remaining = [selection for selection in later if str(selection.region_id) not in stopped]
+        merged = progress_of(commit)
+        remaining = [
+            _behind(region, merged) for region in later if str(region.region_id) not in stopped
+        ]
     return total
+
+
+def _behind(region: RegionSelection, merged: Mapping[UUID, int]) -> RegionSelection:
+    """Return generations of a region behind those that were merged.
+
+    If the table is restored before the next commit, they are refused: the progress of that commit
+    would cover the earlier generations without their rows.
+    """
+    if region.region_id not in merged:
+        return region
+    return replace(region, mark=replace(region.mark, merged=merged[region.region_id]))
 
 
 def _size(location: TableLocation, region_id: UUID, flushed: FlushedGeneration) -> int:

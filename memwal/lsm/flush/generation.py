@@ -224,6 +224,8 @@ def write_generation(
         if isinstance(translated, CorruptDataError):
             # Only files of this folder are read here.
             raise LostWriteError(f"{translated}; the generation is written again") from error
+        if translated is error:
+            raise
         raise translated from error
     sized_filter = rows.filters.sized_filter()
     if sized_filter is not None:

@@ -25,8 +25,7 @@ from support.oracles.answers import Merged, Row, Rows, bag, check_fused, check_h
 from support.stores.faulty_store import Killed
 
 import memwal
-from memwal.jobs.merge import commit as committing
-from memwal.jobs.merge import divided as dividing
+from memwal.jobs.merge import commit, merge_insert
 from memwal.region.router import Router
 from memwal.search.text.query import BooleanQuery, MatchQuery, PhraseQuery, TextQuery
 
@@ -116,7 +115,7 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
 
     Parameters
     ----------
-    step : {"upsert", "delete", "raise_marks"}
+    step : {"_upsert", "_delete", "raise_marks"}
         What it is about to do when it dies. The first two are of a merge of one generation a
         commit; what there is to delete is done first. The last one is of a divided merge, whose
         rows are committed.
@@ -124,7 +123,7 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
         How often it does so before.
     """
     divided = step == "raise_marks"
-    module = dividing if divided else committing
+    module = commit if divided else merge_insert
     options = (
         {"divide_bytes": 0, "commit_bytes": 2_000, "max_tasks": 2}
         if divided
@@ -225,7 +224,7 @@ class Life:
         """A merger dies: before its first commit, between two, or between the passes of one."""
         half_merge(
             self.table,
-            step=self.random.choice(["upsert", "delete", "raise_marks"]),
+            step=self.random.choice(["_upsert", "_delete", "raise_marks"]),
             done=self.random.randrange(3),
         )
         self.stale = None
