@@ -92,8 +92,8 @@ class Condition(JsonRecord):
     runbook: str = ""
     """Path of the runbook in the documentation; empty when the condition has ended."""
     over: bool = False
-    """Whether the condition ended; the owner is empty then. Of one that is sent to a channel:
-    otherwise it began, or its ``mark`` changed."""
+    """Whether the condition has ended; its owner is empty then. A condition that is sent to a
+    channel and is not over has begun, or its ``mark`` has changed."""
 
     json_properties: ClassVar[tuple[str, ...]] = ("critical",)
 

@@ -360,7 +360,7 @@ class _Matches:
 
 @dataclass(slots=True)
 class _Run:
-    """What tasks did for some generations: rewritten parts, matches, and rows with stable ids."""
+    """Results of the tasks of a merge: rewritten parts, matches, and rows with stable ids."""
 
     run_id: UUID
     base: BaseTable  # where it began

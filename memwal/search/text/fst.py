@@ -20,8 +20,8 @@ _COMMON: Final = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOq
 _INDEXED: Final = 32
 
 _Node = tuple[bool, int, list[tuple[int, int, int]]]
-"""Whether a token ends here, the output that the end adds, and the transitions: byte, output, next
-node.
+"""A node: whether a token ends here, the output that the end adds, and the transitions (byte,
+output, next node).
 """
 
 
