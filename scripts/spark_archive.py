@@ -4,19 +4,31 @@ Usage: ``python scripts/spark_archive.py ARCHIVE``. A small job runs in a sessio
 Connect server as well, and the JVM writes its classes when it ends. A JVM uses the archive with
 ``-XX:SharedArchiveFile=ARCHIVE`` if it is the same Java with the same jars, and goes on without it
 otherwise.
+
+Drivers and workers of Spark import PySpark from zip files, where Python stores no bytecode. It is
+added to those of this environment, so that each of these processes need not compile the sources:
+no process may use Spark meanwhile.
 """
 
 from __future__ import annotations
 
+import compileall
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 from memwal.spark.session import spark_session
 
 
 def main() -> None:
-    """Run the job."""
+    """Add the bytecode, and run the job."""
+    import pyspark
+
+    for sources in Path(pyspark.__file__).parent.glob("python/lib/*.zip"):
+        add_bytecode(sources)
     archive = Path(sys.argv[1]).resolve()
     part = archive.with_suffix(".part")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable"
@@ -37,6 +49,22 @@ def main() -> None:
     gateway.proc.stdin.close()
     gateway.proc.wait(120)
     part.replace(archive)
+
+
+def add_bytecode(path: Path) -> None:
+    """Add the bytecode of all modules to a zip file."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.unpack_archive(path, folder)
+        compileall.compile_dir(
+            folder,
+            quiet=2,
+            legacy=True,
+            stripdir=folder,
+            # Python takes it without a look at the source.
+            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+        )
+        part = shutil.make_archive(f"{path}.part", "zip", folder)
+    Path(part).replace(path)
 
 
 if __name__ == "__main__":

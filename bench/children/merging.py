@@ -37,6 +37,9 @@ def main() -> None:
     gate = task.get("quality")
     rules = QualityRules.from_dict(gate) if gate else None
     import_module("memwal.base_table.namespaces")
+    if task.get("appends"):
+        # Lance imports it once a process, when a commit is refused.
+        import_module("lance_namespace")
     limits = {
         name: task[name] for name in ("commit_bytes", "divide_bytes", "max_tasks") if name in task
     }

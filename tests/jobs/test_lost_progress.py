@@ -14,7 +14,7 @@ from support.data.copied import copied_table
 from support.data.merging import DIVIDED
 from support.data.tables import REGION, base_state, generations, keys, rows, state
 from support.oracles.native import collect_all
-from support.stores.faulty_store import FaultyStores
+from support.stores.faulty_store import FaultyStores, Killed
 
 import memwal
 from memwal import RegionSpec
@@ -241,6 +241,35 @@ class TestMergeUnderWay:
             planned.merge(commit_bytes=1, guard=go_back)
         assert checks == 2
         assert planned.base().details.merged == {REGION: 2}
+
+    @pytest.mark.parametrize("is_marked", [False, True])
+    def test_died_between_two_commits_before_the_restore(
+        self, faults: FaultyStores, planned: memwal.Table, is_marked: bool
+    ) -> None:
+        planned.upsert(rows({5: 4}))
+        checks = 0
+
+        def die() -> None:
+            nonlocal checks
+            checks += 1
+            if checks == 2:
+                raise Killed
+
+        if not is_marked:
+            faults.of(planned.location).kill("create", "_memwal_regions*")
+        with pytest.raises(Killed):
+            planned.merge(commit_bytes=1, guard=die)
+        assert planned.base().details.merged == {REGION: 3}
+        restore(planned, merged=2)
+        if is_marked:
+            # The restore has taken back what was merged.
+            assert state(planned) == {0: 0, 1: 2, 2: 2, 3: 2, 5: 4}
+            with pytest.raises(ProgressLostError):
+                planned.merge()
+            assert planned.base().details.merged == {REGION: 2}
+        else:
+            planned.merge()
+            assert state(planned) == base_state(planned) == {0: 0, 1: 2, 2: 2, 3: 2, 4: 3, 5: 4}
 
 
 class TestBeforeAnyMerge:

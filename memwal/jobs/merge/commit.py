@@ -28,7 +28,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -55,15 +54,14 @@ from memwal.jobs.metrics import job_metrics
 from memwal.quality.gate import GateDecision
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
+from memwal.region.manifest_store import parallel_scans
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
+from memwal.util.concurrency import map_parallel
 from memwal.util.retry import LostRaceError, retry_lost_races
 
 _CONFLICT_WAIT_SECONDS = 0.05
-
-# Lance decodes on several processors itself; these threads overlap the work in between.
-_PARALLEL_READS = 4
 
 
 class MergeContentionError(ConflictError):
@@ -318,8 +316,8 @@ def read_source(
         return reader.selection, list(reader.storable(reader.upserted)), reader.deletes()
 
     schema = pa.schema([base.schema.field(name) for name in base.primary_key])
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        regions = list(pool.map(read, selections))
+    threads = parallel_scans(is_local=base.location.store.is_local)
+    regions = map_parallel(read, selections, threads=threads)
     return MergeSource(
         base=base,
         selections=tuple(selection for selection, *_ in regions if selection.generations),
