@@ -19,7 +19,7 @@ from support.stores.faulty_store import FaultyStores, Killed
 import memwal
 from memwal import RegionSpec
 from memwal.base_table.snapshot import open_base
-from memwal.errors import ProgressLostError
+from memwal.errors import ProgressLostError, TableSetupError
 from memwal.jobs.merge.commit import merge_commit
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import plan_merge
@@ -241,6 +241,19 @@ class TestMergeUnderWay:
             planned.merge(commit_bytes=1, guard=go_back)
         assert checks == 2
         assert planned.base().details.merged == {REGION: 2}
+
+    @pytest.mark.parametrize("divided", [False, True])
+    def test_finds_that_mem_wal_was_taken_away(self, planned: memwal.Table, divided: bool) -> None:
+        location = planned.location
+        plan = plan_merge(location, MergeOptions(divide_bytes=0) if divided else MergeOptions())
+        by_lancedb(planned).unset_lsm_write_spec()
+        version = planned.base().version
+        with pytest.raises(TableSetupError):
+            if divided:
+                merge_divided(location, plan.selections, MergeOptions())
+            else:
+                merge_commit(location, plan.selections, attempts=3)
+        assert planned.base().version == version
 
     @pytest.mark.parametrize("is_marked", [False, True])
     def test_died_between_two_commits_before_the_restore(

@@ -17,11 +17,12 @@ from memwal.util.concurrency import Lazy
 
 
 def source(
-    generation: int, *pairs: tuple[int, bool], identity: str | None = None
+    generation: int, *pairs: tuple[int, bool | None], identity: str | None = None
 ) -> GenerationSource:
     """A generation with rows of key and tombstone, oldest first."""
+    nullable = any(gone is None for _, gone in pairs)
     schema = pa.schema(
-        [pa.field("id", pa.int64()), pa.field("_tombstone", pa.bool_(), nullable=False)]
+        [pa.field("id", pa.int64()), pa.field("_tombstone", pa.bool_(), nullable=nullable)]
     )
     table = pa.table(
         {"id": [key for key, _ in pairs], "_tombstone": [gone for _, gone in pairs]},
@@ -58,6 +59,11 @@ def test_later_generations_win_and_within_one_the_later_row() -> None:
     assert [bool(found.deleted[by_key[key]]) for key in (1, 2, 3)] == [True, False, False]
     assert found.live_addresses(0).tolist() == [2]
     assert found.live_addresses(1).tolist() == [2]
+
+
+def test_a_row_of_another_client_without_a_tombstone_is_alive() -> None:
+    found = find_newest([source(1, (1, None), (2, True))], ["id"], pa.int64())
+    assert found.live_addresses(0).tolist() == [0]
 
 
 def test_deleted_rows_of_a_generation_do_not_count() -> None:

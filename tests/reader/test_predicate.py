@@ -18,6 +18,15 @@ def test_whole_ones(filter: str) -> None:
     assert parenthesize_filter(filter) == f"({filter})"
 
 
+@pytest.mark.parametrize(
+    "filter",
+    ["n = 1)", "(n = 1", "n = 1) or (n = 2", "repeat((rpad(text, 1000)), 1000000) = 'x'"],
+)
+def test_are_refused_before_they_are_put_into_others(filter: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parenthesize_filter(filter)
+
+
 @pytest.mark.parametrize("start", ["", "n and ", "coalesce(n, ", "n and -1 or "])
 def test_a_chain_of_operators_has_one_limit_wherever_it_stands(start: str) -> None:
     end = "n" + ")" * start.count("(")

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.data.tables import MakeTable, rows, state
+from support.data.tables import MakeTable, base_state, rows, state
 
 import memwal
 from memwal.errors import MemWalError, PartialWriteError, ResourceLimitError
@@ -104,7 +104,7 @@ def test_an_object_that_exists_and_cannot_be_read_is_no_refusal(
 
 
 def test_without_threads_the_calling_thread_does_the_work(
-    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    make_table: MakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table(buckets=4)
     options = memwal.WriterOptions(durable=False, buffer_interval=0.01)
@@ -117,8 +117,10 @@ def test_without_threads_the_calling_thread_does_the_work(
         assert state(writer)[1] == 2
         assert table.verify().findings == ()
         table.collect_garbage()
+        table.merge()
+        assert base_state(table)[1] == 1
         with pytest.raises(ResourceLimitError):
-            table.merge()
+            table.copy_to(str(tmp_path / "copy.lance"))
     writer.upsert(rows({2: 3}))
     writer.close()
     table.merge()
