@@ -7,6 +7,7 @@ from uuid import UUID
 
 import lance
 import pytest
+from lance.commit import CommitConflictError
 from support.data.tables import MakeTable, base_state, folder, keys, merged, rows, state
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores
 
@@ -97,9 +98,11 @@ def test_is_refused_when_anything_landed_since(
     now = table.base()
     assert now.version > base.version
 
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError) as raised:
         commit_details(base, stamped(base, 7))
 
+    # Lance knows as well: it has not looked for the version that was refused again and again.
+    assert isinstance(raised.value.__cause__, CommitConflictError)
     after = table.base()
     assert after.version == now.version
     assert after.details == now.details
