@@ -27,8 +27,9 @@ def main() -> None:
     """Add the bytecode, and run the job."""
     import pyspark
 
-    for sources in Path(pyspark.__file__).parent.glob("python/lib/*.zip"):
-        add_bytecode(sources)
+    sources = Path(pyspark.__file__).parent / "python" / "lib"
+    for path in (sources / "pyspark.zip", *sources.glob("py4j-*-src.zip")):
+        add_bytecode(path)
     archive = Path(sys.argv[1]).resolve()
     part = archive.with_suffix(".part")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable"
@@ -57,9 +58,12 @@ def add_bytecode(path: Path) -> None:
         shutil.unpack_archive(path, folder)
         compileall.compile_dir(
             folder,
+            force=True,
             quiet=2,
             legacy=True,
             stripdir=folder,
+            # PySpark knows its own frames by the name of the zip file.
+            prependdir=str(path),
             # Python takes it without a look at the source.
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         )

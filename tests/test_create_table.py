@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from lancedb.pydantic import LanceModel
 from support.data.tables import SCHEMA, listing, rows, state
-from support.stores.faulty_store import FaultyStores
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores
 
 import memwal
 from memwal.errors import (
@@ -25,6 +25,7 @@ from memwal.errors import (
 )
 from memwal.region.manifest_store import read_manifests
 from memwal.resharding import add_region_spec
+from memwal.storage.location import TableLocation
 
 UNSHARDED = memwal.RegionSpec.unsharded()
 
@@ -102,6 +103,21 @@ def everything(uri: str) -> dict[str, tuple[int, int]]:
 
 
 class TestCreate:
+    def test_leaves_nothing_if_another_process_creates_it_first(
+        self, uri: str, faults: FaultyStores
+    ) -> None:
+        theirs: set[str] = set()
+
+        def create_first() -> None:
+            before = everything(uri)
+            lance.write_dataset(rows({1: 1}), uri)
+            theirs.update(everything(uri).keys() - before.keys())
+
+        faults.of(TableLocation(uri)).act("create", create_first, key=TABLE_MANIFEST)
+        with pytest.raises(TableSetupError):
+            create(uri)
+        assert everything(uri).keys() == theirs
+
     def test_makes_an_empty_table(self, uri: str) -> None:
         table = create(uri, maintained_indexes=["n_idx"])
 

@@ -38,6 +38,7 @@ from memwal.base_table.snapshot import (
     lance_errors,
     read_table_manifest,
 )
+from memwal.boundary.lance_errors import limit_error
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.lance_files import (
     FILE_FOOTER,
@@ -425,7 +426,11 @@ def decode_new_rows(
         return
     # Lance calls this from a thread of its own, which may not call Lance again.
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(_decode_new, location, manifest, version, known).result()
+        try:
+            decoding = pool.submit(_decode_new, location, manifest, version, known)
+        except RuntimeError as error:
+            raise limit_error(error, f"reading what was written to {location}") from error
+        decoding.result()
 
 
 def _decode_new(

@@ -179,7 +179,7 @@ class PinnedNamespace(DurableNamespace):
         self._details = details
 
     def describe_table_version(self, request: Mapping[str, Any]) -> Response:
-        if not isinstance(self.failure, LostRaceError):
+        if not isinstance(self.failure, LostRaceError) or not self._version:
             return super().describe_table_version(request)
         # This commit created nothing. Lance asks whether the version that was refused is its own:
         # four times within 0.2 s if there is none. The version that was read is not its own either.

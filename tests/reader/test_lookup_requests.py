@@ -1,5 +1,6 @@
 """What a lookup asks of an object store."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import lance
@@ -55,4 +56,6 @@ def test_for_many_keys_are_those_for_a_few(
     many = proxy.taken()
     assert found == {key: key % 4 if key % 4 < 3 else 9 for key in asked}
     assert len(of_generations(few)) == len(of_generations(many)) == _GENERATIONS
-    assert len(many) == len(few)
+    assert set(many) == set(few)
+    # Lance joins its reads of a file into one request if they come soon enough after each other.
+    assert max(Counter(many).values()) <= 2

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, base_state, rows, state
 
@@ -125,6 +126,19 @@ def test_without_threads_the_calling_thread_does_the_work(
     writer.close()
     table.merge()
     assert state(table) == dict.fromkeys(range(20), 1) | {1: 2, 2: 3}
+
+
+def test_a_merge_that_needs_a_thread_is_refused_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dictionaries are decoded before a commit names them, in a thread that may call Lance."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.dictionary(pa.int32(), pa.string()))])
+    table = memwal.create(str(tmp_path / "t.lance"), schema, primary_key=["id"])
+    table.upsert(pa.table({"id": [1], "name": ["a"]}))
+    with no_more_threads(monkeypatch), pytest.raises(ResourceLimitError):
+        table.merge()
+    table.merge()
+    assert table.base().dataset.to_table().num_rows == 1
 
 
 def test_timers_start_when_a_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -412,3 +412,12 @@ def test_a_step_takes_streams_where_regions_depend_on_another_column(
         writer.apply(upserts=OneShotStream(rows({1: 1, 2: 2})), source="s", version=1)
         writer.apply(deletes=OneShotStream(rows({1: 1}).select(["id", "n"])), source="s", version=2)
     assert state(table) == {2: 2}
+
+
+def test_reads_have_what_the_next_writer_of_a_region_acknowledged(table: memwal.Table) -> None:
+    first = table.writer()
+    first.upsert(rows({1: 1}))
+    with table.writer() as second:
+        second.upsert(rows({1: 2, 2: 2}))
+        assert state(first) == {1: 2, 2: 2}
+    first.abort()

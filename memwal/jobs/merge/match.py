@@ -13,9 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
 from uuid import UUID
 
 import lance
@@ -35,6 +33,7 @@ from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.key_index import PageHits, page_hits
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask, Positions, RowIds
+from memwal.util.concurrency import map_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,6 @@ _SMALL_FRACTION = 1 / 8
 _POSSIBLE_FRACTION = 1 / 4
 # Without an index, Lance joins fewer rows in about the time that it takes to read bounds.
 _MANY_ROWS = 1 << 20
-# Of files of keys: one waits for the store while others are decoded.
-_PARALLEL_READS = 8
 # A task with fewer rows to compare takes less time than it takes to start it.
 MIN_TASK_ROWS = 1 << 20
 
@@ -165,9 +162,9 @@ def _find(
     parts = [MATCHED.empty_table()]
     index_bytes = 0
     for files in _groups(task.keys, task.key_bytes):
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            store, primary_key = repeat(base.location.store), repeat(base.primary_key)
-            stored = list(pool.map(read_keys, store, files, primary_key))
+        stored = map_parallel(
+            lambda file: read_keys(base.location.store, file, base.primary_key), files
+        )
         keys = pa.concat_arrays([keys for keys, _ in stored])
         rows, at, read = _addresses(base, keys, fragments)
         index_bytes += read
