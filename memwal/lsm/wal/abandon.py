@@ -9,11 +9,11 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from itertools import chain, takewhile, tee
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from memwal.format.paths import MAX_COUNTER, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import LogSurvey, fenced_error, needs_replay, survey_log
+from memwal.lsm.wal.log import fenced_error, needs_replay, survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -166,9 +166,9 @@ def abandoned_entries(store: ObjectStore, record: AbandonedRows) -> Iterator[tup
     Collected, missing and damaged entries are skipped, and so are sentinels.
     """
     survey = survey_log(store, record.region_id, after=record.first_position - 1)
-    listed = map(int, survey.entries["position"])
-    positions = takewhile(lambda position: position <= record.last_position, listed)
-    for position, entry in _decode_entries(store, record.region_id, positions, survey):
+    entries = survey.entries[survey.entries["position"] <= record.last_position]
+    sizes = dict(zip(entries["position"].tolist(), entries["size"].tolist(), strict=True))
+    for position, entry in _decode_entries(store, record.region_id, sizes):
         if isinstance(entry, WalEntry) and not entry.is_sentinel:
             yield position, entry
 
@@ -182,12 +182,13 @@ def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> Aban
     """Return the record of the rows that the claim would abandon."""
     manifest, survey = claim.manifest, claim.survey
     first, end = manifest.replay_after + 1, claim.next_position
-    positions = chain(map(int, survey.entries["position"]), range(survey.last_listed + 1, end))
+    positions = [*survey.entries["position"].tolist(), *range(survey.last_listed + 1, end)]
+    sizes = dict(zip(positions, survey.sizes(positions), strict=True))
     entries = rows = size = newest = 0
     missing: list[tuple[int, int]] = []
     damaged: list[int] = []
     expected = first
-    for position, entry in _decode_entries(store, manifest.region_id, positions, survey):
+    for position, entry in _decode_entries(store, manifest.region_id, sizes):
         if position > expected:
             missing.append((expected, position - 1))
         expected = position + 1
@@ -198,7 +199,7 @@ def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> Aban
         elif needs_replay(entry, current_generation=manifest.current_generation):
             entries += 1
             rows += sum(batch.num_rows for batch in entry.batches)
-            size += survey.size(position)
+            size += sizes[position]
             newest = max(newest, entry.generation or 0)
     return AbandonedRows(
         region_id=manifest.region_id,
@@ -220,17 +221,17 @@ def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> Aban
 
 
 def _decode_entries(
-    store: ObjectStore,
-    region_id: UUID,
-    positions: Iterable[int],
-    survey: LogSurvey,
+    store: ObjectStore, region_id: UUID, sizes: Mapping[int, int]
 ) -> Iterator[tuple[int, WalEntry | CorruptDataError]]:
-    """Yield the existing entries with their positions; for a damaged entry, its error."""
-    positions, to_read = tee(positions)
-    objects = ((wal_key(region_id, position), survey.size(position)) for position in to_read)
-    contents = read_ahead(store, objects)
+    """Yield the existing entries with their positions; for a damaged entry, its error.
+
+    ``sizes`` has the size of each position, in order.
+    """
+    contents = read_ahead(
+        store, ((wal_key(region_id, position), size) for position, size in sizes.items())
+    )
     with closing(contents):
-        for position, data in zip(positions, contents, strict=True):
+        for position, data in zip(sizes, contents, strict=True):
             if data is None:
                 continue
             try:

@@ -19,7 +19,7 @@ the other rows are, and a recovery that goes on is fenced itself and flushes not
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -166,11 +166,17 @@ class LogSurvey:
         """Last position up to which the listing is complete."""
         return int(self.entries["position"][-1]) if len(self.entries) else self.after
 
-    def size(self, position: int) -> int:
-        """Return the size of an entry in bytes, or an estimate if it was not listed."""
-        index = int(np.searchsorted(self.entries["position"], np.uint64(position)))
-        is_listed = index < len(self.entries) and self.entries["position"][index] == position
-        return int(self.entries["size"][index]) if is_listed else _ASSUMED_SIZE
+    def sizes(self, positions: Sequence[int]) -> list[int]:
+        """Return the sizes of entries in bytes, or an estimate for each that was not listed.
+
+        The positions ascend.
+        """
+        wanted = np.asarray(positions, np.uint64)
+        sizes = np.full(len(wanted), _ASSUMED_SIZE, np.uint64)
+        is_wanted = np.isin(self.entries["position"], wanted)
+        sizes[np.isin(wanted, self.entries["position"])] = self.entries["size"][is_wanted]
+        found: list[int] = sizes.tolist()
+        return found
 
 
 def survey_log(
@@ -317,7 +323,11 @@ def read_log(
     read = contents or {}
     rest = read_ahead(
         store,
-        ((wal_key(region_id, n), survey.size(n)) for n in positions if n not in read),
+        (
+            (wal_key(region_id, number), size)
+            for number, size in zip(positions, survey.sizes(positions), strict=True)
+            if number not in read
+        ),
     )
     torn: tuple[int, TornEntryError] | None = None
     with closing(rest):

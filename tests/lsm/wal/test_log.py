@@ -154,7 +154,10 @@ class TestSurvey:
 
         assert (survey.after, survey.tip, survey.missing) == (20, 30, None)
         assert survey.entries["position"].tolist() == list(range(21, 30))
-        assert [survey.size(p) for p in range(21, 30)] == [len(data[p]) for p in range(21, 30)]
+        listed = [len(data[position]) for position in range(21, 30)]
+        assert survey.sizes(range(21, 30)) == listed
+        (assumed,) = set(survey.sizes([3, 20, 30]))
+        assert survey.sizes([20, 22, 29, 31]) == [assumed, listed[1], listed[-1], assumed]
 
     @pytest.mark.parametrize(("after", "hint"), [(0, 0), (7, 0), (7, 7), (7, 3)])
     def test_of_an_empty_log_is_whole(self, store: FaultyStore, after: int, hint: int) -> None:
