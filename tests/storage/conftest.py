@@ -19,6 +19,7 @@ from support.servers import serving
 from support.stores.s3_emulator import S3Emulator
 from support.systems import BARE, TAKEN, take_away
 
+from memwal.storage.folders import locks
 from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
 
@@ -44,6 +45,8 @@ def store(
         emulator = request.getfixturevalue("emulator")
         bucket = request.getfixturevalue("bucket")
         return open_store(f"s3://{bucket}/{uuid4().hex}/table", emulator.storage_options)
+    # However slowly others go on who hold a lock.
+    monkeypatch.setattr(locks, "PATIENCE_SECONDS", 240)
     take_away(monkeypatch, request.param.removeprefix("local-"))
     return open_store(tmp_path / "table", durable=request.param != "local-not-durable")
 
