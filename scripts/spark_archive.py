@@ -6,8 +6,8 @@ Connect server as well, and the JVM writes its classes when it ends. A JVM uses 
 otherwise.
 
 Drivers and workers of Spark import PySpark from zip files, where Python stores no bytecode. It is
-added to those of this environment, so that each of these processes need not compile the sources:
-no process may use Spark meanwhile.
+added to those of this environment, so that each of these processes need not compile the sources.
+End the processes that use Spark before.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Condition(JsonRecord):
     runbook: str = ""
     """Path of the runbook in the documentation; empty when the condition has ended."""
     over: bool = False
-    """Whether the condition has ended; its owner is empty then. A condition that is sent to a
+    """True if the condition has ended; its owner is empty then. A condition that is sent to a
     channel and is not over has begun, or its ``mark`` has changed."""
 
     json_properties: ClassVar[tuple[str, ...]] = ("critical",)

@@ -172,11 +172,11 @@ class LogSurvey:
         The positions ascend.
         """
         wanted = np.asarray(positions, np.uint64)
-        sizes = np.full(len(wanted), _ASSUMED_SIZE, np.uint64)
+        size_of = np.full(len(wanted), _ASSUMED_SIZE, np.uint64)
         is_wanted = np.isin(self.entries["position"], wanted)
-        sizes[np.isin(wanted, self.entries["position"])] = self.entries["size"][is_wanted]
-        found: list[int] = sizes.tolist()
-        return found
+        size_of[np.isin(wanted, self.entries["position"])] = self.entries["size"][is_wanted]
+        sizes: list[int] = size_of.tolist()
+        return sizes
 
 
 def survey_log(

@@ -31,7 +31,7 @@ def read_ahead(
     if store.is_local:
         # A thread that reads ahead waits longer for its turn to run Python than for the disk.
         for key, _ in objects:
-            yield _read(store, key)
+            yield _content_of(store, key)
         return
     reads: deque[tuple[int, Future[bytes | None]]] = deque()
     total = 0
@@ -42,7 +42,7 @@ def read_ahead(
                 first_size, content = reads.popleft()
                 yield content.result()
                 total -= first_size
-            reads.append((size, pool.submit(_read, store, key)))
+            reads.append((size, pool.submit(_content_of, store, key)))
             total += size
         while reads:
             yield reads.popleft()[1].result()
@@ -52,7 +52,7 @@ def read_ahead(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _read(store: ObjectStore, key: str) -> bytes | None:
+def _content_of(store: ObjectStore, key: str) -> bytes | None:
     try:
         return retry_unavailable(partial(store.get, key))
     except ObjectNotFoundError:
