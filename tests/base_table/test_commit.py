@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -121,6 +122,22 @@ def test_is_refused_when_something_lands_in_the_last_moment(
     pause = store.pause("create", TABLE_MANIFEST)
     with pause.holding(commit_details, base, stamped(base, 7)) as committing:
         table.merge()
+
+    assert isinstance(committing.exception(), ConflictError)
+    assert merged(table) == 1
+    assert table.base().details.snapshot_ts_millis == 0
+
+
+def test_is_refused_when_the_version_that_was_read_is_cleaned_up_as_well(
+    store: FaultyStore, table: memwal.Table
+) -> None:
+    table.upsert(rows({1: 1}))
+    base = table.base()
+    pause = store.pause("create", TABLE_MANIFEST)
+    with pause.holding(commit_details, base, stamped(base, 7)) as committing:
+        table.merge()
+        lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))
+        assert base.version not in [v["version"] for v in lance.dataset(table.uri).versions()]
 
     assert isinstance(committing.exception(), ConflictError)
     assert merged(table) == 1
