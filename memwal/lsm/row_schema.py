@@ -93,6 +93,11 @@ class RowSchema:
             location=base.location,
         )
 
+    def is_of(self, base: BaseTable) -> bool:
+        """Return whether the stored rows of a table version have this schema."""
+        same = base.identified_schema.equals(self.base_schema, check_metadata=True)
+        return bool(same) and self.unusable == frozenset(base.unusable)
+
     @property
     def store(self) -> ObjectStore | None:
         """Store of the table; None for rows of no table."""

@@ -384,9 +384,7 @@ class TableWriter:
     def _refresh_routing(self) -> RoutingSchema:
         base = open_base(self._context.location)
         with self._refreshing:
-            if not base.identified_schema.equals(
-                self._routing.base.identified_schema, check_metadata=True
-            ):
+            if not self._routing.row_schema.is_of(base):
                 self._sync_table()
                 self._routing = RoutingSchema.of(base, self._region)
             return self._routing

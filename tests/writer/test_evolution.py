@@ -93,6 +93,33 @@ class TestColumnAdded:
             ],
         )
 
+    @pytest.mark.parametrize("max_memtable_bytes", [None, 1])
+    @pytest.mark.parametrize("had_the_region", [False, True])
+    def test_a_claim_keeps_what_a_newer_writer_wrote(
+        self, table: memwal.Table, had_the_region: bool, max_memtable_bytes: int | None
+    ) -> None:
+        options = memwal.WriterOptions(
+            reopen=True, epoch_check_interval=0, max_memtable_bytes=max_memtable_bytes
+        )
+        older = table.writer(options=options)
+        if had_the_region:
+            older.upsert(OLD)
+        dataset(table).add_columns(pa.field("extra", pa.string()))
+        newer = table.writer()
+        newer.upsert(some(id=[1, 2], n=[1, 2], text=["one", "two"], extra=["x", "y"]))
+        newer.abort()
+        older.upsert(some(id=[3], n=[3], text=["three"]))
+        check(
+            table,
+            older,
+            [
+                {"id": 1, "n": 1, "text": "one", "extra": "x"},
+                {"id": 2, "n": 2, "text": "two", "extra": "y"},
+                {"id": 3, "n": 3, "text": "three", "extra": None},
+            ],
+        )
+        older.abort()
+
 
 class TestColumnDropped:
     def test_rows_without_it_are_taken_and_then_it_is_unknown(

@@ -62,6 +62,17 @@ CLAIM: Requests = Counter(
     }
 )
 
+# Beside a claim, of a region whose last writer left an entry to replay.
+REPLAY: Requests = Counter(
+    {
+        # The columns of the table, which another writer may have used since this one opened.
+        ("get", "manifest of the table"): 1,
+        # The sentinel of the claim before, and the entry. The last one is also read before the new
+        # sentinel, which must not follow that of a newer claim.
+        ("get", "log entry"): 3,
+    }
+)
+
 # Of a writer whose last append was less than 2 seconds ago, and whose claim was verified in the
 # last 10 seconds. Both requests run at the same time. After a longer pause, the versions of the
 # table are listed as well.
@@ -138,6 +149,16 @@ def test_of_a_claim(store: FaultyStore, table: memwal.Table) -> None:
         store.clear()
         writer.claim()
         assert made(store) == CLAIM
+
+
+def test_of_a_claim_with_rows_in_the_log(store: FaultyStore, table: memwal.Table) -> None:
+    left = table.writer()
+    left.upsert(rows({2: 2}))
+    left.abort()
+    with table.writer() as writer:
+        store.clear()
+        writer.claim()
+        assert made(store) == CLAIM + REPLAY
 
 
 def test_of_an_append(store: FaultyStore, table: memwal.Table) -> None:

@@ -142,6 +142,8 @@ def run_recover_task(task: RegionsTask, *, guard: Guard | None = None) -> Recove
                 merged=base.details.merged.get(region_id, 0),
                 recovers=True,
             )
+            # A writer may have written a new column before the claim.
+            base = open_base(task.location, seen=base)
             metrics.update(flush_log(base, store, claim), regions=1)
         except MemWalError as error:
             if type(error) is RegionFencedError:
@@ -158,9 +160,10 @@ def flush_log(
 
     Returns the number of ``generations``, and that of their ``rows``, with superseded ones.
 
-    ``store`` is the one of the claim, which may hold the folders of the region. With
-    ``skip_unusable``, rows that cannot be stored are left out: the caller has put them into
-    quarantine. Afterwards no claim replays the entries before this one.
+    ``base`` was opened after the claim, so that it has all columns of the entries. ``store`` is the
+    one of the claim, which may hold the folders of the region. With ``skip_unusable``, rows that
+    cannot be stored are left out: the caller has put them into quarantine. Afterwards no claim
+    replays the entries before this one.
 
     Raises RegionFencedError if another writer claimed the region, which then replays the rows, and
     MemWalError if an entry is damaged, or the store failed; flushed generations stay.

@@ -86,6 +86,11 @@ class Claim:
     survey: LogSurvey = field(repr=False)  # listing of the log before the fence
     verified_at: float  # time at which the claim was certainly in force, by the clock of the claim
 
+    @property
+    def has_entries(self) -> bool:
+        """True if the log has entries to replay, beside the fence."""
+        return self.next_position - 1 > self.manifest.replay_after + 1
+
 
 def claim_region(
     store: ObjectStore,

@@ -118,7 +118,7 @@ class RegionWriter:
         )
         self._tables = MemTables(
             context,
-            row_schema,
+            _schema_of_log(context, claim, row_schema),
             generation=claim.manifest.current_generation,
             lock=self._lock,
             flush=lambda table: self._flush(
@@ -525,6 +525,18 @@ class RegionWriter:
             clock=self._context.clock,
             has_keys=bool(self._tables.row_schema.primary_key),
         )
+
+
+def _schema_of_log(context: WriterContext, claim: Claim, row_schema: RowSchema) -> RowSchema:
+    """Return the schema for the replay: ``row_schema``, unless the table has other columns now.
+
+    The writer may be older than a column that another one has written into the log since. After
+    the claim nobody adds entries, so that the version that is read now has the columns of all.
+    """
+    if not claim.has_entries:
+        return row_schema
+    base = context.newest_base.open(since=time.monotonic())
+    return row_schema if row_schema.is_of(base) else RowSchema.of(base)
 
 
 def _hold(context: WriterContext, region_id: UUID, merged: int) -> tuple[ObjectStore, ObjectStore]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 from support.data.tables import (
     REGION,
@@ -76,6 +77,22 @@ class TestRecover:
 
         assert (result.tasks, result.metrics["recovered_regions"]) == (0, 0)
         assert manifest(table) == before
+
+    def test_keeps_a_column_that_was_added_during_the_task(self, table: memwal.Table) -> None:
+        leave(table, {1: 1})
+
+        def write_a_new_column() -> None:
+            lance.dataset(table.uri).add_columns(pa.field("more", pa.int64()))
+            writer = table.writer()
+            writer.upsert(rows({2: 2}).append_column("more", [[7]]))
+            writer.abort()
+
+        task = RegionsTask(table.location, (REGION,))
+        metrics, _ = run_recover_task(task, guard=write_a_new_column)
+
+        assert metrics["rows"] == 2
+        found = table.scan(columns=["id", "more"]).to_table().sort_by("id")
+        assert found["more"].to_pylist() == [None, 7]
 
     def test_leaves_rows_that_are_young(self, make_table: MakeTable) -> None:
         table = make_table()

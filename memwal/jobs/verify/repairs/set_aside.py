@@ -34,7 +34,7 @@ from uuid import UUID
 
 import xxhash
 
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import wal_key
 from memwal.jobs.table.recover import flush_log
 from memwal.lsm.row_schema import RowSchema
@@ -58,6 +58,9 @@ def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quaran
     if latest is None or not any(_unusable_rows(base, latest.replay_after, region_id, row_schema)):
         return 0
     claim = claim_region(store, region_id, merged=base.details.merged.get(region_id, 0))
+    # A writer may have written a new column before the claim.
+    base = open_base(base.location, seen=base)
+    row_schema = RowSchema.of(base)
     count = 0
     for unusable in _unusable_rows(base, claim.manifest.replay_after, region_id, row_schema):
         _quarantine(base, claim, unusable, quarantine)

@@ -71,6 +71,20 @@ def test_the_other_rows_are_flushed(table: memwal.Table) -> None:
     check_healed(table)
 
 
+def test_keeps_a_column_that_was_added_meanwhile(table: memwal.Table) -> None:
+    base = table.base()
+    base.dataset.add_columns(pa.field("more", pa.int64()))
+    more = [pa.array([number, 7, 7], pa.int64()) for number in (8, 9)]
+    for number, values in zip((8, 9), more, strict=True):
+        batch = without_key({8: 2, 3: number, 4: number}, 0)
+        append_foreign(table, batch.append_column("more", values))
+    set_aside_unusable_rows(base, REGION, quarantine(table))
+    kept = quarantine(table).read()
+    assert sorted(kept["more"].to_pylist(), key=str) == [8, 9, None]
+    found = table.scan(columns=["id", "more"]).to_table().sort_by("id")
+    assert found["more"].to_pylist() == [None, None, 7, 7, None]
+
+
 def test_a_quarantine_elsewhere(table: memwal.Table, tmp_path: Any) -> None:
     uri = str(tmp_path / "elsewhere.lance")
     repair(table.location, verify(table.location), dry_run=False, quarantine_uri=uri)
