@@ -239,7 +239,8 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
         routing = key_routing(sources.base, spec_id)
         if routing is None:
             continue
-        numbered = keys.append_column("key", pa.array(np.arange(keys.num_rows)))
+        # No column of a table has an empty name.
+        numbered = keys.append_column("", pa.array(np.arange(keys.num_rows)))
         routed = {
             frozenset(assignment.field_values): rows.column(rows.num_columns - 1).to_numpy()
             for assignment, rows in routing.router.route(numbered)

@@ -266,6 +266,14 @@ class TestSkipping:
         assert state(looked_up(table, keys(5))) == {5: 0}
         assert len(folders) == 1
 
+    def test_routes_by_a_key_of_any_name(self, make_table: MakeTable) -> None:
+        schema = pa.schema([pa.field("key", pa.int64(), nullable=False), ("n", pa.int64())])
+        table = make_table(schema, primary_key=("key",), buckets=4)
+        with table.writer() as writer:
+            writer.upsert({"key": list(range(20)), "n": [0] * 20})
+            writer.flush()
+            assert table.lookup(keys(7)).to_table().to_pylist() == [{"key": 7, "n": 0}]
+
     def test_opens_few_of_many_generations(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
