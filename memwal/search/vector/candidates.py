@@ -221,8 +221,10 @@ def base_candidates(
             replaced = contains(known.rows, rows)
         elif keys:
             # There are few of these keys, so they are hashed, and not those of the generations.
+            # A key that was appended twice is among them twice.
             few = key_column(found, keys)
-            replaced[pc.index_in(newest.keys, value_set=few).drop_null().to_numpy()] = True
+            newer = newest.keys.filter(pc.is_in(newest.keys, value_set=few))
+            replaced = pc.is_in(few, value_set=newer).to_numpy(zero_copy_only=False)
             note_compared_rows(sources, len(newest.keys))
         if len(rows) < count or np.count_nonzero(~replaced) >= wanted:
             break

@@ -186,6 +186,19 @@ def test_a_table_without_an_index_and_vectors_that_are_null(make_table: Any) -> 
     assert search(sources, newest, [0.0] * DIMENSION, columns=["id"]).num_rows == 1
 
 
+def test_every_base_row_of_a_replaced_key_is_hidden(make_table: Any) -> None:
+    """A plain append can give a key several rows: none of them is the newest one."""
+    table = make_table(SCHEMA)
+    near = {"id": 1, "n": 1, "v": [0.0] * DIMENSION, "t": None, "u": None}
+    for _ in range(2):
+        appended = pa.Table.from_pylist([near], schema=SCHEMA)
+        lance.write_dataset(appended, table.uri, mode="append")
+    table.upsert(pa.Table.from_pylist([near | {"v": [1.0] * DIMENSION}], schema=SCHEMA))
+    sources, newest = _collect(table)
+    found = search(sources, newest, [0.0] * DIMENSION, columns=["id"])
+    assert found.to_pylist() == [{"id": 1, "_distance": DIMENSION}]
+
+
 def test_mistakes_are_told(tmp_path: Path) -> None:
     searched = Searched(tmp_path, rows=40)
     sources, newest = searched.sources(searched.table)
