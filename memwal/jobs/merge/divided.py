@@ -17,10 +17,10 @@ an ``Append``.
 
 What a process that pauses, dies or repeats does at each step:
 
-* rewrite, match: nothing names what they write. A task that runs twice writes other fragments and
-  deletion files, and the same key file. Only the results that the driver received are committed.
-  What is left over is collected by age. If the collector was faster than a paused run, the commit
-  finds that a file is missing, and is refused;
+* rewrite, match: nothing names what they write. A task that runs twice writes other fragments,
+  key files and deletion files. Only the results that the driver received are committed. What is
+  left over is collected by age. If the collector was faster than a paused run, the commit finds
+  that a file is missing, and is refused;
 * between match and commit: any other commit changes the version, and the commit is refused. The
   driver then reads the progress again. If another merger merged one of the generations, what was
   rewritten is dropped, and the rest is planned anew: rows of a generation must not be committed

@@ -71,7 +71,7 @@ class Rewritten:
 def run_rewrite_task(task: RewriteTask, *, meter: Meter = NO_METER) -> Rewritten:
     """Write the newest rows of the regions, up to the first generation that cannot be read.
 
-    Safe to repeat: a repetition writes other files, and replaces the file of the keys.
+    Safe to repeat: a repetition writes other files.
     """
     base = open_base(task.location, version=task.version)
     skipped: dict[UUID, SkippedRegion] = {}

@@ -7,7 +7,7 @@ that dies leaves it, and the garbage collection deletes it by age.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +44,10 @@ def write_keys(
 ) -> KeyFile:
     """Store key columns of a task, with a mask of the keys that are deleted.
 
-    A repetition of the task replaces its file.
+    A repetition of the task, which may have read less, stores another file: the driver may have
+    taken the first one.
     """
-    path = f"{run_dir(run_id)}/{number}.arrow"
+    path = f"{run_dir(run_id)}/{number}-{uuid4()}.arrow"
     write_stored(location, path, keys.append_column(TOMBSTONE, pa.array(deleted)))
     return KeyFile(path, number, keys.num_rows, keys.nbytes)
 
@@ -74,7 +75,7 @@ def read_decision(store: ObjectStore, path: str) -> Mask:
 
 
 def write_stored(location: TableLocation, path: str, rows: pa.Table) -> None:
-    """Store rows, in place of the files of an earlier attempt of the task.
+    """Store rows, in place of a file that is there.
 
     On a local disk they are not synced: if the machine crashes, the run does not go on.
     """

@@ -42,6 +42,7 @@ from memwal.jobs.merge.commit import read_source
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
 from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, divide
+from memwal.jobs.merge.rewrite import RewriteTask
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.jobs.verify.merged_rows import are_merges_since
@@ -398,6 +399,27 @@ class TestDamagedGeneration:
         assert (skipped.region_id, skipped.generation) == (str(region), number)
         assert merged(table, REGIONS[1]) == 4
         assert merged(table, region) == number - 1
+
+    def test_of_a_later_attempt_takes_no_keys_from_the_first(self, table: memwal.Table) -> None:
+        """Spark repeats slow tasks; the second attempt may end after the first one was taken."""
+        fill(table)
+        (damaged,) = folder(table).glob(f"_mem_wal/{REGIONS[0]}/*_gen_3")
+        contents = {path: path.read_bytes() for path in (damaged / "data").iterdir()}
+
+        def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+            results = run_here(tasks, function)
+            if isinstance(tasks[0], RewriteTask) and not results[0].task.kept:
+                for path, data in contents.items():
+                    path.write_bytes(data[:-40])
+                repeated = run_here(tasks, function)
+                assert any(result.skipped for result in repeated)
+                for path, data in contents.items():
+                    path.write_bytes(data)
+            return results
+
+        assert not divided(table, run=run).warnings
+
+        check_merged(table, EXPECTED)
 
 
 PLACES = ("rewriting", "matched", "committed")
