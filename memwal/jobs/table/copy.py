@@ -3,10 +3,11 @@
 A copy contains one version of the base table and, of every region, the state that is not merged in
 that version: the manifest, the flushed generations and the log after them. It has every write that
 was acknowledged before the copy began, and of each region the writes that were acknowledged during
-the copy, up to some moment. Older versions, tags, branches and merged generations are left out: the
-next index build extends an index that had not caught up with those generations. Files of the table
-that are outside of it, as those of a shallow clone, are in the copy. Blobs that rows name by an
-address stay where they are.
+the copy, up to some moment. It has the newest step of each source that the region applied, with a
+book for those before its log. Older versions, tags, branches and merged generations are left out:
+the next index build extends an index that had not caught up with those generations. Files of the
+table that are outside of it, as those of a shallow clone, are in the copy. Blobs that rows name by
+an address stay where they are.
 
 Tasks copy the objects; each renews the tag while it runs.
 
@@ -66,16 +67,16 @@ from memwal.format.paths import (
     CHANGE_TRACE_KEY,
     generation_dir,
     manifest_key,
-    parse_wal_name,
-    wal_dir,
     wal_key,
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import TornEntryError
+from memwal.format.wal_layout import AppliedSteps
 from memwal.jobs.job import JobResult, task_limit
 from memwal.jobs.options import CopyOptions
 from memwal.jobs.progress import NO_METER, Meter, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
+from memwal.lsm.wal.applied_steps import find_book_for_copy, write_book
 from memwal.lsm.wal.log import lost_log_error, read_head, survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
@@ -111,6 +112,8 @@ class _Region:
 
     manifest: RegionManifest  # as stored at the target: without merged generations
     log: range  # positions of the log entries
+    # Position and content of the book of applied steps; None if the region never had a step.
+    book: tuple[int, AppliedSteps] | None
 
 
 def copy_table(
@@ -212,6 +215,8 @@ def _copy(
     for region in regions:
         encoded = region.manifest.encode()
         region_id, version = region.manifest.region_id, region.manifest.version
+        if region.book is not None:
+            write_book(target.store, region_id, *region.book)
         target.store.create(manifest_key(region_id, version), encoded)
         RegionManifestStore(target.store, region_id).refresh_hint(version)
     copied = [region.manifest.region_id for region in regions]
@@ -235,7 +240,10 @@ def _copy(
             "regions": len(regions),
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),
-            "objects": len(objects) + 3 * len(regions) + 1,
+            "objects": len(objects)
+            + 3 * len(regions)
+            + sum(region.book is not None for region in regions)
+            + 1,
             "bytes": copied_bytes,
         },
     )
@@ -259,12 +267,11 @@ def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
     first = after + 1
     if survey.tip == first:
         # Lance finds the end of a log by its newest entry, which is therefore always kept.
-        names = (
-            info.key.rpartition("/")[2] for info in base.location.store.list(wal_dir(region_id))
-        )
-        first = max(filter(None, map(parse_wal_name, names)), default=first)
+        first = survey.newest or first
     pending = tuple(flushed for flushed in manifest.flushed if flushed.generation > merged)
-    return _Region(replace(manifest, flushed=pending), range(first, survey.tip))
+    log = range(first, survey.tip)
+    book = find_book_for_copy(base.location.store, region_id, log)
+    return _Region(replace(manifest, flushed=pending), log, book)
 
 
 def _region_keys(store: ObjectStore, region: _Region, *, has_blobs: bool) -> Iterator[str]:

@@ -186,7 +186,33 @@ def write_empty_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
 
     ``tip`` is the position behind all entries of the log. Steps before it are forgotten.
     """
-    _write_book(store, region_id, tip - 1, {})
+    write_book(store, region_id, tip - 1, {})
+
+
+def find_book_for_copy(
+    store: ObjectStore, region_id: UUID, log: range
+) -> tuple[int, AppliedSteps] | None:
+    """Return the position and the steps of the book that a copy of a region needs.
+
+    ``log`` are the positions of the entries that are copied: all of the log from its start on, when
+    it was listed. Returns None if the region had no step then. Raises CorruptDataError if the
+    newest book is damaged.
+    """
+    # A first step writes the book before its entry: without a book, no entry of ``log`` is a step.
+    book = _newest_book(store, region_id)
+    if book is None:
+        return None
+    try:
+        applied = read_steps(store, region_id, tip=log.start)
+    except CorruptDataError:
+        # An entry between the book and ``log`` is lost or damaged. It is missing at the copy, which
+        # therefore refuses steps with the same error, until a later entry is a step.
+        key = applied_key(region_id, book)
+        return book, decode_applied(store.get(key), name=key)
+    # A book behind ``log`` is an empty one, of a first step since: those of collectors end before
+    # the entries that a tag keeps. At the copy, it must not hide the entries behind ``log``.
+    position = min(max(book, log.start - 1), log.stop - 1)
+    return position, {} if applied is None else applied.steps
 
 
 def write_book_before_delete(store: ObjectStore, region_id: UUID, *, until: int) -> None:
@@ -200,7 +226,7 @@ def write_book_before_delete(store: ObjectStore, region_id: UUID, *, until: int)
         return
     if book < until:
         applied = read_steps(store, region_id, tip=until + 1)
-        _write_book(store, region_id, until, {} if applied is None else applied.steps)
+        write_book(store, region_id, until, {} if applied is None else applied.steps)
     store.delete_many(applied_key(region_id, old) for old in _book_positions(store, region_id)[:-1])
 
 
@@ -320,7 +346,11 @@ def _is_abandoned(store: ObjectStore, region_id: UUID, position: int) -> bool:
     )
 
 
-def _write_book(store: ObjectStore, region_id: UUID, position: int, applied: AppliedSteps) -> None:
+def write_book(store: ObjectStore, region_id: UUID, position: int, applied: AppliedSteps) -> None:
+    """Write a book of the steps that the log has up to a position.
+
+    Raises CorruptDataError if there is a book with other steps at this position.
+    """
     data = encode_applied(applied)
     # Two books of the same position have the same content.
     other = create_settled(store, applied_key(region_id, position), data)

@@ -123,6 +123,93 @@ def test_the_log_of_a_copy_ends_where_its_own_ends(table: memwal.Table, tmp_path
     assert everything(tmp_path / "copy") == {**VALUES, 9: 9}
 
 
+@pytest.mark.parametrize("flushes", [(), ("step",), ("step", "write"), ("write",)])
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_copy_has_the_steps_of_its_rows(
+    make_table: MakeTable, tmp_path: Path, flushes: Sequence[str], collects: bool
+) -> None:
+    table = make_table()
+    writer = table.writer()
+    writer.apply(upserts=rows({1: 1}), source="q", version=1)
+    writer.apply(upserts=rows({1: 10}), source="q", version=7)
+    if "step" in flushes:
+        writer.flush()
+    writer.upsert(rows({1: 20}))
+    if "write" in flushes:
+        writer.flush()
+    table.merge()
+    if collects:
+        collect_now(table)
+    writer.abort()
+
+    table.copy_to(str(tmp_path / "copy"))
+
+    copy = memwal.open(str(tmp_path / "copy"))
+    assert copy.verify().clean
+    for source in (table, copy):
+        assert set(source.applied("q").values()) == {7}
+        with source.writer() as writer:
+            assert not writer.apply(upserts=rows({1: 10}), source="q", version=7).written
+            assert writer.apply(upserts=rows({2: 2}), source="q", version=8).written
+        assert state(source) == {1: 20, 2: 2}
+
+
+def test_a_copy_knows_no_steps_that_the_table_has_lost(table: memwal.Table, tmp_path: Path) -> None:
+    with table.writer() as writer:
+        writer.apply(upserts=rows({1: 1}), source="q", version=1)
+    lost = max(log(table))
+    table.upsert(rows({1: 20}))
+    table.merge()
+    table.location.store.delete(wal_key(manifest(table).region_id, lost))
+
+    table.copy_to(str(tmp_path / "copy"))
+
+    for source in (table, memwal.open(str(tmp_path / "copy"))):
+        with source.writer() as writer, pytest.raises(CorruptDataError):
+            writer.apply(upserts=rows({1: 1}), source="q", version=1)
+        assert state(source) == {1: 20}
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_copy_has_the_first_step_of_a_region_with_its_rows(
+    make_table: MakeTable, quick_faults: FaultyStores, tmp_path: Path, flushed: bool
+) -> None:
+    """A region gets its first step right before one look of the copy at its log."""
+    seen = set()
+    for before in range(10**9):
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({0: 0}))
+        if flushed:
+            writer.flush()
+
+        def meanwhile(writer: memwal.Writer = writer) -> None:
+            for _ in range(5):
+                writer.upsert(rows({0: 0}))
+            writer.apply(upserts=rows({1: 10}), source="q", version=7)
+            writer.upsert(rows({1: 20}))
+
+        store = quick_faults.of(table.location)
+        rule = store.act("*", meanwhile, key="_mem_wal/*", skip=before)
+        table.copy_to(str(tmp_path / f"copy-{before}"))
+        store.clear()
+        writer.abort()
+        if not rule.hits:
+            break
+        copy = memwal.open(str(tmp_path / f"copy-{before}"))
+        assert copy.verify().clean
+        with copy.writer() as writer:
+            writer.claim()
+            has_step = 1 in state(writer)
+            seen.add(has_step)
+            repeated = writer.apply(upserts=rows({1: 10}), source="q", version=7)
+            assert bool(repeated.written) == (not has_step)
+        with copy.writer() as writer:
+            assert not writer.apply(upserts=rows({1: 30}), source="q", version=7).written
+        assert state(copy) == {0: 0, 1: 20 if has_step else 10}
+    assert seen == {False, True}
+
+
 def disturbed(
     table: memwal.Table, store: FaultyStore, target: Path, *, before: int, collects: bool
 ) -> tuple[bool, bool]:
