@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.format.values import single_array
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.memtable.vector_index import Neighbours, distance_of, nearest_rows
@@ -63,19 +64,25 @@ def nearest_multivectors(
     """Find the nearest rows of a multivector column, with the distances that Lance computes.
 
     The distance of a row is the sum, over the query's vectors, of the distance of the row's nearest
-    vector. Rows without vectors, or with a distance that is not finite, are left out. ``vectors``
-    are lists of fixed-size lists, ``query`` has shape (vectors, dimension), and the metric is l2,
-    cosine or dot. Only rows in the mask ``allowed`` are returned. Raises InvalidInputError, which
-    names ``column``, for another metric.
+    vector; nulls within a list are zeros. Rows without vectors, or with a distance that is not
+    finite, are left out. ``vectors`` are lists of fixed-size lists, ``query`` has shape (vectors,
+    dimension), and the metric is l2, cosine or dot. Only rows in the mask ``allowed`` are returned.
+    Raises InvalidInputError, which names ``column``, for another metric.
     """
     lengths = pc.fill_null(pc.list_value_length(vectors), 0).to_numpy().astype(np.int64)
     rows = np.flatnonzero(lengths if allowed is None else lengths * allowed)
     distances = np.full(len(vectors), np.nan, np.float32)
     distance = distance_of(metric, query.dtype, column)
     if len(rows):
-        inner = pc.list_flatten(vectors.take(pa.array(rows)))
-        values = np.asarray(pc.list_flatten(inner)).reshape(-1, query.shape[1])
+        inner = single_array(pc.list_flatten(vectors.take(pa.array(rows))))
+        dimension = query.shape[1]
+        # Lance takes nulls for zeros. To flatten again would leave out null vectors.
+        flat = inner.values.slice(inner.offset * dimension, len(inner) * dimension)
+        values = np.asarray(pc.fill_null(flat, 0)).reshape(-1, dimension)
         values = values.astype(np.result_type(values, np.float32), copy=False)
+        if inner.null_count:
+            is_valid = inner.is_valid().to_numpy(zero_copy_only=False)
+            values = np.where(is_valid[:, np.newaxis], values, 0)
         starts = np.cumsum(lengths[rows]) - lengths[rows]
         summed = np.zeros(len(rows))
         for vector in query.astype(values.dtype):

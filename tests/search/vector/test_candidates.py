@@ -114,6 +114,36 @@ def test_distances_of_lance_and_of_nothing() -> None:
         find(metric="hamming")
 
 
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+def test_nulls_within_a_document_are_zeros_as_in_lance(metric: str) -> None:
+    kind = pa.list_(pa.list_(pa.float32(), 2))
+    documents = [[[5, 5]], [None, [1, 0]], [[0, 1], [0, 1]], None, [[1, None], [2, 2]], [[1, 3]]]
+    vectors = pa.chunked_array([pa.array(documents[:4], kind), pa.array(documents[4:], kind)])
+    query = np.array([[1, 0], [1, 1]], np.float32)
+    # A slice begins within its buffers.
+    for start in range(len(documents)):
+        part = vectors.slice(start)
+        found = nearest_multivectors(part, query, k=9, metric=metric, column="v")
+        plain = lance.write_dataset(pa.table({"id": range(len(part)), "v": part}), "memory://")
+        wanted = plain.scanner(
+            columns=["id", "_distance"],
+            nearest={"column": "v", "q": query, "k": 9, "metric": metric, "use_index": False},
+        ).to_table()
+        assert sorted(found.rows.tolist()) == sorted(wanted["id"].to_pylist())
+        expected = wanted.sort_by("id")["_distance"].to_numpy()
+        by_row = found.distances[np.argsort(found.rows)]
+        np.testing.assert_allclose(by_row, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_null_vector_is_zeros_whatever_its_buffer_has() -> None:
+    values = pa.array([9, 9, 1, 0, 0, 1], pa.float32())
+    inner = pa.FixedSizeListArray.from_arrays(values, 2, mask=pa.array([True, False, False]))
+    vectors = pa.chunked_array([pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), inner)])
+    query = np.array([[9, 9]], np.float32)
+    found = nearest_multivectors(vectors, query, k=9, metric="l2", column="v")
+    assert found.distances.tolist() == [145.0, 145.0]
+
+
 def test_mistakes_are_told(tmp_path: Path) -> None:
     documents = Documents(tmp_path, indexed=False)
     sources, newest = open_newest(lambda: collect_sources(documents.table.location))
