@@ -11,7 +11,7 @@ from lance.dataset import LanceDataset
 from support.data.tables import REGION, folder, log, manifest, rows, state
 
 import memwal
-from memwal.errors import InvalidInputError, TableSetupError
+from memwal.errors import ConflictError, InvalidInputError, TableSetupError
 from memwal.format.paths import manifest_key
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.merge.job import merge
@@ -92,12 +92,7 @@ def test_a_merge_keeps_the_values_of_rows_that_it_updates(
 ) -> None:
     """Also where others commit so often that a divided merge would take over."""
     numbers = iter(range(100, 100 + conflicts))
-    dataset(filled).add_columns(FIELDS["blob"])
-    blobs = pa.table(
-        {"id": [1, 2, 6], "extra": [{"image": b"one"}, {"image": b"two"}, {"image": b"six"}]},
-        schema=pa.schema([pa.field("id", pa.int64(), nullable=False), FIELDS["blob"]]),
-    )
-    dataset(filled).merge_insert("id").when_matched_update_all().execute(blobs)
+    add_blobs(filled)
 
     def append() -> None:
         for number in itertools.islice(numbers, 1):
@@ -105,7 +100,33 @@ def test_a_merge_keeps_the_values_of_rows_that_it_updates(
 
     merge(filled.location, MergeOptions(divide_bytes=0, max_tasks=2, guard=append))
 
-    now = dataset(filled)
+    check_blobs(filled)
+
+
+def test_a_merge_under_way_keeps_the_values_of_a_column_that_is_added(filled: memwal.Table) -> None:
+    """A divided merge, which was planned before, would write updated rows without them."""
+    options = MergeOptions(divide_bytes=0, max_tasks=2)
+    guards = iter([lambda: add_blobs(filled)])
+    with pytest.raises(ConflictError):
+        merge(filled.location, replace(options, guard=lambda: next(guards, lambda: None)()))
+
+    assert merge(filled.location, options).commits == 1
+    check_blobs(filled)
+
+
+def add_blobs(table: memwal.Table) -> None:
+    """Add a column that cannot be used, and fill it."""
+    dataset(table).add_columns(FIELDS["blob"])
+    blobs = pa.table(
+        {"id": [1, 2, 6], "extra": [{"image": b"one"}, {"image": b"two"}, {"image": b"six"}]},
+        schema=pa.schema([pa.field("id", pa.int64(), nullable=False), FIELDS["blob"]]),
+    )
+    dataset(table).merge_insert("id").when_matched_update_all().execute(blobs)
+
+
+def check_blobs(table: memwal.Table) -> None:
+    """All rows are in the base table, with the values of the column."""
+    now = dataset(table)
     found = now.scanner(filter="id < 100", blob_handling="all_binary").to_table()
     values = dict(zip(found["id"].to_pylist(), found["extra"].to_pylist(), strict=True))
     assert values == {1: {"image": b"one"}, 2: {"image": b"two"}, 6: {"image": b"six"}}

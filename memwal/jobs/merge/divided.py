@@ -26,7 +26,8 @@ What a process that pauses, dies or repeats does at each step:
   rewritten is dropped, and the rest is planned anew: rows of a generation must not be committed
   over those of a later one;
 * a schema that changed meanwhile: the same, since rows were written with the earlier columns. So it
-  is if the commit finds that a file was not written whole, which may be one with rewritten rows;
+  is if the commit finds that a file was not written whole, which may be one with rewritten rows. If
+  memwal cannot write one of the new columns, the merge ends, and the next one is not divided;
 * commit: rows and progress appear together, or neither does. A process that dies or pauses before
   it has merged nothing. If the store does not say whether it happened, the next merge finds the
   progress recorded and commits nothing, or merges the generations;
@@ -47,7 +48,7 @@ from uuid import UUID, uuid4
 from lance.fragment import FragmentMetadata
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import MemWalError
+from memwal.errors import ConflictError, MemWalError
 from memwal.jobs.job import Result, SkippedRegion, Task, TaskRunner, run_in_process, task_limit
 from memwal.jobs.merge.commit import (
     MergeAttempts,
@@ -104,8 +105,8 @@ def merge_divided(
     """Merge the pending generations of ``selections`` in one commit, with the progress.
 
     Each task takes about ``commit_bytes`` of memory; if there are cores for them, ``max_tasks`` run
-    at once. Raises MergeContentionError if every attempt met other commits. Nothing was merged
-    then.
+    at once. Raises MergeContentionError if every attempt met other commits, and ConflictError if
+    the table has columns whose values a divided merge would drop. Nothing was merged then.
     """
     merge = _DividedMerge(
         location=location,
@@ -149,6 +150,13 @@ class _DividedMerge(MergeAttempts):
         # The tasks of a run without parts did not end.
         if run is None or not run.parts or not self.may_commit(run.base, run.selections, base):
             self.end_run()
+            if base.primary_key and base.unusable:
+                # Updated rows would lose the values of these columns. The next plan is one that
+                # keeps them.
+                raise ConflictError(
+                    f"another client added a column to {self.location} that memwal cannot write: "
+                    f"{', '.join(base.unusable)}; merge again, which keeps its values"
+                )
             run = self.rewritten = _Run(uuid4(), base)
             run.parts = self._rewrite(base, run.run_id)
         if not run.selections:
