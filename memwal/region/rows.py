@@ -102,6 +102,21 @@ def align_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=target)
 
 
+def align_known(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """Convert rows to those columns of ``target`` that they have, as :func:`align_rows`."""
+    sources = _sources(list(rows.schema), list(target))
+    known = [field for field, index in zip(target, sources, strict=True) if index is not None]
+    return align_rows(rows, pa.schema(known))
+
+
+def unknown_fields(rows: pa.Table, target: pa.Schema) -> set[bytes]:
+    """Return the ids of the fields that ``target`` lacks, at every level of columns with values."""
+    if rows.schema.equals(target, check_metadata=True):
+        return set()
+    used = [f for f, c in zip(rows.schema, rows.columns, strict=True) if c.null_count < len(c)]
+    return _ids(used) - _ids(target)
+
+
 def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
     """Return the primary key of each row as one comparable value.
 
@@ -189,6 +204,13 @@ def _zip_fields(
     Lance has none for the items of a plain vector, and Arrow none within an extension type.
     """
     return zip(fields, lance, strict=True) if lance and fields else ()
+
+
+def _ids(fields: Iterable[pa.Field]) -> set[bytes]:
+    ids = set()
+    for field in fields:
+        ids |= {_id_of(field) or b""} | _ids(_children(field.type))
+    return ids
 
 
 def _id_of(field: pa.Field) -> bytes | None:

@@ -120,8 +120,45 @@ class TestColumnAdded:
         )
         older.abort()
 
+    @pytest.mark.parametrize("flushed", [False, True])
+    @pytest.mark.parametrize("condition", [None, some(id=[1], n=[1])])
+    def test_a_partial_upsert_of_an_older_writer_keeps_it(
+        self, table: memwal.Table, flushed: bool, condition: pa.Table | None
+    ) -> None:
+        older = table.writer()
+        dataset(table).add_columns(pa.field("extra", pa.string()))
+        dataset(table).alter_columns({"path": "n", "name": "m"})
+        newer = table.writer()
+        newer.upsert(
+            pa.table({"id": [1, 2], "m": [1, 2], "text": ["one", "two"], "extra": ["x", "y"]})
+        )
+        if flushed:
+            newer.flush()
+        newer.abort()
+        older.upsert(some(id=[1], n=[10]), partial=True, only_if_unchanged=condition)
+        older.upsert(some(id=[3], n=[3], text=["three"]))
+        older.upsert(some(id=[1], text=["ten"]), partial=True)
+        check(
+            table,
+            older,
+            [
+                {"id": 1, "m": 10, "text": "ten", "extra": "x"},
+                {"id": 2, "m": 2, "text": "two", "extra": "y"},
+                {"id": 3, "m": 3, "text": "three", "extra": None},
+            ],
+        )
+        older.abort()
+
 
 class TestColumnDropped:
+    def test_its_values_in_memory_do_not_stop_a_partial_upsert(
+        self, table: memwal.Table, writer: Any
+    ) -> None:
+        dataset(table).drop_columns(["n"])
+        writer.upsert(some(id=[2], text=["two"]))
+        writer.upsert(some(id=[1], text=["ten"]), partial=True)
+        check(table, writer, [{"id": 1, "text": "ten"}, {"id": 2, "text": "two"}])
+
     def test_rows_without_it_are_taken_and_then_it_is_unknown(
         self, table: memwal.Table, writer: Any
     ) -> None:

@@ -17,6 +17,7 @@ from memwal.errors import InvalidInputError
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
+from memwal.lsm.row_schema import RowSchema
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import ThreadPool, interpreter_is_ending
 from memwal.util.timers import TimerThread
@@ -53,6 +54,11 @@ class NewestBase:
                 self._opened_at = began
             return self._base
 
+    def row_schema(self, *known: RowSchema) -> RowSchema:
+        """Return the row schema of the newest version: one of ``known`` if it is the same."""
+        base = self.open(since=time.monotonic())
+        return next((schema for schema in known if schema.is_of(base)), None) or RowSchema.of(base)
+
     def forget(self) -> None:
         """Open the version anew for the next flush: one that failed may have met another table."""
         with self._lock:
@@ -88,7 +94,7 @@ class WriterContext:
         self.timers = TimerThread()
         self.counters = WriterCounters(location, durations=durations)
         self.clock = clock
-        self.newest_base = NewestBase(location)  # of flushes
+        self.newest_base = NewestBase(location)
         # Runs the checks of appends, which wait for the store beside their puts.
         self.checks = ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-check")
         self.spec_check = SpecCheck(location, self.checks, clock=clock)

@@ -40,7 +40,7 @@ from memwal.lsm.row_schema import RowSchema
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.sources.generation import open_sources, retry_if_collected
 from memwal.reader.sources.plan import plan_read
-from memwal.region.rows import align_rows, key_column
+from memwal.region.rows import align_known, align_rows, key_column, unknown_fields
 from memwal.storage.location import TableLocation
 
 
@@ -64,6 +64,29 @@ class PartialRows:
         self._rows = rows.take(pa.array(newest)).combine_chunks()
         # The key columns, one row per distinct key.
         self.keys = self._rows.select(row_schema.primary_key)
+
+    def unknown_fields(self, current: Sequence[pa.Table]) -> set[bytes]:
+        """Return the ids of the fields with values in stored rows that the schema lacks."""
+        unknown: set[bytes] = set()
+        return unknown.union(*(unknown_fields(rows, self.row_schema.schema) for rows in current))
+
+    def convert(self, row_schema: RowSchema) -> PartialRows:
+        """Return the rows in another schema of the table, without the columns that it lacks.
+
+        Raises InvalidInputError if the condition has such a column.
+        """
+        condition = self._condition
+        if condition is not None:
+            known = align_known(pa.Table.from_batches([condition]), row_schema.schema)
+            if known.num_columns < condition.num_columns:
+                raise InvalidInputError(
+                    f"a column of only_if_unchanged ({', '.join(condition.schema.names)}) was "
+                    f"dropped; the table has {', '.join(row_schema.base_schema.names)}"
+                )
+            columns = list(map(single_array, known.columns))
+            condition = pa.RecordBatch.from_arrays(columns, schema=known.schema)
+        rows = align_known(self._rows, row_schema.schema)
+        return PartialRows(row_schema, rows.to_batches(), condition=condition)
 
     def complete(self, current: Sequence[pa.Table]) -> tuple[list[pa.RecordBatch], pa.Table]:
         """Return whole stored rows, and the keys of the rows that the condition leaves out.
@@ -202,9 +225,6 @@ def _stored_rows(
 
     base, rows = retry_if_collected(look_up_keys)
     identified = pa.Table.from_arrays(rows.columns, schema=base.identified_schema)
-    return align_rows(
-        identified.append_column(
-            row_schema.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), rows.num_rows)
-        ),
-        row_schema.schema,
+    return identified.append_column(
+        row_schema.schema.field(TOMBSTONE), pa.repeat(pa.scalar(False), rows.num_rows)
     )

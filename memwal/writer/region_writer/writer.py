@@ -116,9 +116,13 @@ class RegionWriter:
             max_bytes=settings.max_entry_bytes,
             max_rows=settings.max_memtable_rows,
         )
+        if claim.has_entries:
+            # They may have columns that were added since the writer opened the table. The claim has
+            # fenced who wrote them, so that the version that is read now has all their columns.
+            row_schema = context.newest_base.row_schema(row_schema)
         self._tables = MemTables(
             context,
-            _schema_of_log(context, claim, row_schema),
+            row_schema,
             generation=claim.manifest.current_generation,
             lock=self._lock,
             flush=lambda table: self._flush(
@@ -207,11 +211,13 @@ class RegionWriter:
         return write, entry
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
+        dropped: set[bytes] = set()
         while True:
             with self._lock:
                 first_new_row = self._tables.active.end_row
                 unflushed = self._tables.unflushed()
             current = current_rows(self._context.location, self.region_id, rows, unflushed)
+            unknown: set[bytes] = set()
             with self._lock:
                 self._wait_for_room()
                 logged = self._tables.since(first_new_row)
@@ -219,7 +225,10 @@ class RegionWriter:
                     pending = group_by_schema(
                         [batch for w in self._log_queue.pending() for batch in w.batches]
                     )
-                    batches, changed = rows.complete([*current, *logged, *pending])
+                    current += [*logged, *pending]
+                    unknown = rows.unknown_fields(current)
+                if logged is not None and unknown <= dropped:
+                    batches, changed = rows.complete(current)
                     write = PendingWrite(
                         batches,
                         rows.row_schema,
@@ -229,7 +238,14 @@ class RegionWriter:
                     )
                     self._enqueue(write)
                     break
-            # Some of the rows written in the meantime are flushed and not in memory: look up again.
+            if unknown:
+                # Added since the writer opened the table, and then the rows must keep their values;
+                # or dropped, if the version that is read now lacks them too.
+                schema = self._context.newest_base.row_schema(
+                    self._tables.row_schema, rows.row_schema
+                )
+                rows, dropped = rows.convert(schema), unknown
+            # Otherwise some rows that were written in the meantime are flushed, and not in memory.
         if changed.num_rows and not batches:
             # No entry will tell whether the rows were compared with the newest ones.
             self._claimed.verify()
@@ -525,18 +541,6 @@ class RegionWriter:
             clock=self._context.clock,
             has_keys=bool(self._tables.row_schema.primary_key),
         )
-
-
-def _schema_of_log(context: WriterContext, claim: Claim, row_schema: RowSchema) -> RowSchema:
-    """Return the schema for the replay: ``row_schema``, unless the table has other columns now.
-
-    The writer may be older than a column that another one has written into the log since. After
-    the claim nobody adds entries, so that the version that is read now has the columns of all.
-    """
-    if not claim.has_entries:
-        return row_schema
-    base = context.newest_base.open(since=time.monotonic())
-    return row_schema if row_schema.is_of(base) else RowSchema.of(base)
 
 
 def _hold(context: WriterContext, region_id: UUID, merged: int) -> tuple[ObjectStore, ObjectStore]:
