@@ -60,6 +60,11 @@ class TextIndex:
         self._state = _HashedTokens(np.empty(0, np.uint64), np.empty(0, np.int64))
 
     @property
+    def options(self) -> Mapping[str, object]:
+        """Options of the tokenizer that change tokens."""
+        return self._tokenizer.options
+
+    @property
     def rows(self) -> int:
         """Number of indexed rows."""
         return self._state.rows

@@ -189,7 +189,10 @@ class _ColumnOpener:
             view = unflushed.snapshot.view
             alive = np.zeros(view.rows, np.bool_)
             alive[live.astype(np.int64)] = True
-            text = unflushed.snapshot.text.get(self.column) or TextIndex(self.column, self.options)
+            text = unflushed.snapshot.text.get(self.column)
+            if text is None or text.options != self.tokenizer.options:
+                # The index was created again, with another tokenizer, after the writer was opened.
+                text = TextIndex(self.column, self.options)
             rows = np.arange(view.rows, dtype=np.uint64)
             return [TokenizedDocuments(position, text, view, rows, alive, self.tokenizer)]
         indexed = self._indexed(source, position, live, None)

@@ -1,6 +1,7 @@
 """Text search over all sources scores and orders as one merged, freshly indexed table does."""
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from lance.query import DocumentGranularity
 from support.data.sampled import every
 from support.data.searched import Searched, sources_of
+from support.data.tables import rows
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -225,6 +227,25 @@ def test_lists_of_text_and_composite_keys(make_table: Any) -> None:
         assert _keys(writer, "blue") == {(1, "y")}
 
 
+@pytest.mark.parametrize("flushes", [False, True])
+def test_an_index_created_again_with_another_tokenizer(make_table: Any, flushes: bool) -> None:
+    """An open writer tokenizes as before; its rows are found by the tokens of the new index."""
+    table = make_table()
+    table.upsert(rows({1: 1}))
+    table.checkpoint()
+    create = partial(_create_text_index, table.uri)
+    create(stem=False)
+    table.choose_indexes(add=["text_idx"])
+    with memwal.open(table.uri).writer() as writer:
+        writer.upsert({"id": [2], "n": [0], "text": ["she runs"]})
+        assert _ids(writer, "runs") == [2]
+        create(stem=True)
+        if flushes:
+            writer.flush()
+        writer.upsert({"id": [3], "n": [0], "text": ["he runs"]})
+        assert _ids(writer, "runs") == _ids(writer, "run") == [2, 3]
+
+
 def test_list_elements_as_documents(make_table: Any) -> None:
     """Their index is left alone when there is one of rows beside it, and refused when not."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("t", pa.list_(pa.string()))])
@@ -277,6 +298,14 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         BooleanQuery(only_excluded)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="'xor'"):
         MatchQuery("apple", "t", operator="xor")  # type: ignore[arg-type]
+
+
+def _create_text_index(uri: str, **options: Any) -> None:
+    lance.dataset(uri).create_scalar_index("text", "INVERTED", name="text_idx", **options)
+
+
+def _ids(reads: Any, query: str) -> list[int]:
+    return sorted(reads.search_text(query).to_table()["id"].to_pylist())
 
 
 def _found(reads: Any, query: str) -> list[int]:
