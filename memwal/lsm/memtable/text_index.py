@@ -220,8 +220,8 @@ class Tokenizer:
 
     def vocabulary(self, texts: pa.Array) -> list[str]:
         """Return the distinct tokens of a column of texts, in the order of their bytes."""
-        while pt.is_list(texts.type) or pt.is_large_list(texts.type):
-            texts = texts.flatten()
+        if _is_list(texts.type):
+            texts = _joined(texts)
         vocabulary: set[str] = set()
         for text in texts.drop_null().unique().to_pylist():
             vocabulary.update(self.terms(text))
@@ -250,7 +250,8 @@ class Tokenizer:
     def tokens(self, texts: pa.Array) -> Tokens:
         """Tokenize a column of text, or of lists of text whose elements form one document.
 
-        Nulls have no tokens. Memory besides the result: about that of 16,384 texts.
+        Nulls have no tokens, and null lists those of empty text. Memory besides the result:
+        about that of 16,384 texts.
         """
         starts = range(0, len(texts), _BLOCK_TEXTS)
         parts = [self._tokenize_block(texts.slice(start, _BLOCK_TEXTS)) for start in starts]
@@ -272,10 +273,8 @@ class Tokenizer:
         return tokens
 
     def _tokenize_block(self, texts: pa.Array) -> Tokens:
-        if pt.is_list(texts.type) or pt.is_large_list(texts.type):
-            elements = self._tokenize_block(texts.flatten())
-            lengths = pc.fill_null(pc.list_value_length(texts), 0).to_numpy()
-            return Tokens(elements.hashes, _sums(elements.counts, lengths))
+        if _is_list(texts.type):
+            texts = _joined(texts)
         if texts.null_count:
             # Not replaced by empty text, which some tokenizers make a token of.
             present = self._tokenize_block(texts.drop_null())
@@ -322,6 +321,28 @@ class Tokenizer:
         text_numbers = np.cumsum(is_marker)[~is_marker]
         counts = np.bincount(text_numbers, minlength=len(texts)).astype(np.int64)
         return [term for term in terms if term != self._marker], counts
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind))
+
+
+def _joined(lists: pa.Array) -> pa.Array:
+    """Join the elements of each list as Lance does; a null list is empty text.
+
+    Lance leaves out nulls, and puts a space before an element only after text that is not empty.
+    """
+    elements = lists.flatten()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    has_text = pc.fill_null(pc.greater(pc.binary_length(elements), 0), False)
+    # Number of elements with text before each one.
+    texts = np.concatenate([[0], np.cumsum(has_text.to_numpy(zero_copy_only=False))])
+    is_kept = elements.is_valid().to_numpy(zero_copy_only=False)
+    is_kept = is_kept & (texts[1:] > np.repeat(texts[ends[:-1]], lengths))
+    offsets = np.concatenate([[0], np.cumsum(is_kept)])[ends]
+    kept = pa.LargeListArray.from_arrays(pa.array(offsets), elements.filter(pa.array(is_kept)))
+    return pc.binary_join(kept, pa.scalar(" ", elements.type))
 
 
 def hash_terms(terms: list[str]) -> Hashes:

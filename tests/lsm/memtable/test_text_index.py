@@ -69,3 +69,10 @@ def test_occurrences_and_vocabulary() -> None:
     assert counts["fox"].tolist() == [1, 0, 2, 0]
     assert counts["dog"].tolist() == [0, 0, 0, 0]
     assert text.vocabulary(view, np.array([0, 1, 3])) == ["cat", "fox"]
+
+
+def test_the_vocabulary_of_lists_has_tokens_with_spaces() -> None:
+    column = pa.array([["", "red", None, "fox"], None, ["dog"]], pa.list_(pa.string()))
+    view = RowView.of(pa.schema([("text", column.type)]), [pa.record_batch([column], ["text"])])
+    index = TextIndex("text", {"base_tokenizer": "raw", "stem": False})
+    assert index.vocabulary(view, np.array([0, 2])) == ["dog", "red fox"]

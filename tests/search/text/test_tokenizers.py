@@ -4,9 +4,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 from support.data.sampled import drawn, every
 from support.data.searched import ALL_INDEXES, Searched
+
+import memwal
 
 WORDS = [
     *("apple", "apples", "Apply", "sample", "quick", "foxes", "running", "runs", "the", "of"),
@@ -53,6 +57,28 @@ def test_options_together(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", drawn(6, range(6, 200), seed="tokenizers"))
 def test_more_options_together(tmp_path: Path, seed: int) -> None:
     _compare(tmp_path, _options(random.Random(seed)), seed=seed)
+
+
+@pytest.mark.parametrize("base_tokenizer", ["simple", "raw", "ngram", "icu"])
+def test_lists_of_text_are_joined_as_in_lance(make_table: Any, base_tokenizer: str) -> None:
+    """Rows in memory and merged ones have the tokens that an index of Lance has."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("t", pa.list_(pa.string()))])
+    texts = [["red fox", None, "fox"], ["red", ""], ["", "red"], [], [None], None, ["red", "red"]]
+    rows = pa.table({"id": range(len(texts)), "t": pa.array(texts, schema.field("t").type)})
+    options = {"base_tokenizer": base_tokenizer, "stem": False}
+    plain = lance.write_dataset(rows, "memory://")
+    plain.create_scalar_index("t", "INVERTED", **options)
+    table = make_table(schema)
+    lance.dataset(table.uri).create_scalar_index("t", "INVERTED", **options)
+    with memwal.open(table.uri).writer() as writer:
+        writer.upsert(rows.slice(0, 4))
+        writer.upsert(rows.slice(4))
+        for query in ("red", "red ", "red red", "d fo", "red fox fox", ""):
+            wanted = plain.to_table(columns=["id", "_score"], full_text_query=query)
+            found = writer.search_text(query, k=None, columns=["id"]).to_table()
+            scores = dict(zip(wanted["id"].to_pylist(), wanted["_score"].to_pylist(), strict=True))
+            ours = dict(zip(found["id"].to_pylist(), found["_score"].to_pylist(), strict=True))
+            assert ours == pytest.approx(scores, rel=1e-4), query
 
 
 def _options(chance: random.Random) -> dict[str, Any]:
