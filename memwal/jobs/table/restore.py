@@ -13,7 +13,8 @@ leave out the generations in between, and jobs are held, until a person decides:
 
 A restore by memwal is the same after its first commit: it stores the marks, commits the old version
 as the newest by compare-and-swap, and decides; region specs and settings of writers stay as they
-are now. Processes that pause, die or repeat:
+are now, or as another process makes them between the two commits. Processes that pause, die or
+repeat:
 
 * a process dies after any step: the base table is behind the marks or it is not. If it is, all is
   held, and the decision is made again, by either choice;
@@ -37,7 +38,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from lance.dataset import LanceOperation
@@ -54,6 +55,7 @@ from memwal.base_table.region_marks import (
 )
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, InvalidInputError
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import JobResult
 from memwal.jobs.unflushed import find_unflushed
@@ -65,6 +67,13 @@ from memwal.storage.object_store import ObjectStore
 from memwal.util.retry import LostRaceError, retry_lost_races
 
 Result = TypeVar("Result")
+
+# Fields of the details that a restore does not bring back; those of one line change together.
+_SETTINGS: Final = (
+    ("region_specs", "num_regions"),
+    ("snapshot_ts_millis", "inline_snapshots"),
+    ("writer_config_defaults",),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +144,16 @@ def restore(
     metrics = _count(location.store, loss, manifests)
     is_unclear = bool(loss.lost) or was_taken_away(current)
     if not dry_run:
+        before = None
         if target is not None:
-            current, commits = _retry(location, partial(_restore_rows, location, target))
+            before, commits = _retry(location, partial(_restore_rows, location, target))
         commits += _retry(
             location,
             partial(
                 _decide,
                 location,
-                current,
+                before,
+                target,
                 merge_again=merge_again,
                 discard_pending=discard_pending,
             ),
@@ -234,26 +245,25 @@ def _restore_rows(location: TableLocation, target: BaseTable) -> tuple[BaseTable
 
 
 def _decide(
-    location: TableLocation, before: BaseTable, *, merge_again: bool, discard_pending: bool
+    location: TableLocation,
+    before: BaseTable | None,
+    target: BaseTable | None,
+    *,
+    merge_again: bool,
+    discard_pending: bool,
 ) -> int:
     """Decide about the lost generations, and return the number of commits.
 
-    ``before`` is the version whose region specs and settings stay.
+    If ``target`` was restored, region specs and settings become those of the version ``before``.
     """
     base = open_base(location)
     base.require_mem_wal()
     loss = _loss(base, None)
     if discard_pending:
         loss = _with_pending(loss, read_manifests(location.store))
-    settings = before.details
-    details = replace(
-        base.details,
-        region_specs=settings.region_specs,
-        num_regions=settings.num_regions,
-        snapshot_ts_millis=settings.snapshot_ts_millis,
-        inline_snapshots=settings.inline_snapshots,
-        writer_config_defaults=settings.writer_config_defaults,
-    )
+    details = base.details
+    if before is not None and target is not None:
+        details = _keep_settings(details, before.details, target.details)
     if loss.lost and merge_again:
         _check(base, loss, read_manifests(location.store, loss.lost))
         _merge_again(location.store, loss)
@@ -279,6 +289,20 @@ def _decide(
     # and so do readers, which read them once for each version.
     commit_details(base, details)
     return 1
+
+
+def _keep_settings(
+    details: IndexDetails, before: IndexDetails, target: IndexDetails
+) -> IndexDetails:
+    """Replace the region specs and settings that a restore brought back by those before it.
+
+    Those that are not as in ``target`` any more were changed by another process since the restore,
+    and stay: clients may have acted on them.
+    """
+    for names in _SETTINGS:
+        if all(getattr(details, name) == getattr(target, name) for name in names):
+            details = replace(details, **{name: getattr(before, name) for name in names})
+    return details
 
 
 def _with_pending(loss: _Loss, manifests: Mapping[UUID, RegionManifest]) -> _Loss:

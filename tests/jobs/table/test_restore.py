@@ -21,7 +21,7 @@ from support.oracles.native import collect_all
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
 import memwal
-from memwal.base_table.commit import commit_details
+from memwal.base_table.commit import commit_details, commit_strictly
 from memwal.base_table.region_marks import find_lost_progress, read_marks
 from memwal.base_table.snapshot import open_base
 from memwal.errors import InvalidInputError, ProgressLostError
@@ -247,6 +247,77 @@ class TestFaults:
         table.restore()
         assert table.base().details.merged == {REGION: 1}
         check(table, MERGED)
+
+    @pytest.mark.parametrize("discard", [False, True])
+    def test_a_region_spec_added_during_a_decision_stays(
+        self, faults: FaultyStores, table: memwal.Table, discard: bool
+    ) -> None:
+        """It is added while the logs are looked at."""
+        bucket = memwal.RegionSpec.bucket("id", 2)
+
+        def add() -> None:
+            memwal.add_region_spec(table.uri, bucket)
+
+        rule = faults.of(table.location).act("*", add, key=f"_mem_wal/{REGION}/wal*")
+        table.restore(discard_pending=discard)
+        assert rule.hits == 1
+        specs = table.base().details.region_specs
+        assert [spec.spec_id for spec in specs] == [1, 2]
+        check(memwal.open(table.uri), MERGED)
+
+    def test_settings_changed_during_a_decision_stay(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are changed right before its commit."""
+        restore_by_pylance(table)
+
+        def pause(*arguments: object, **options: object) -> int:
+            monkeypatch.setattr(module, "commit_details", commit_details)
+            table.set_writer_defaults(max_memtable_age=7)
+            return commit_details(*arguments, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(module, "commit_details", pause)
+        table.restore()
+        assert table.writer_defaults == {"max_memtable_age": 7}
+        check(table, RESTORED)
+
+    def test_changes_between_the_commits_of_a_restore_stay(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So do region specs that were there before the restore, which its first commit undoes."""
+        good = version_of(table, 1)
+        table = memwal.add_region_spec(table.uri, memwal.RegionSpec.bucket("id", 2))
+        before = table.base().details
+
+        def pause(*arguments: object) -> int:
+            version = commit_strictly(*arguments)  # type: ignore[arg-type]
+            assert table.base().details.region_specs != before.region_specs
+            table.set_writer_defaults(max_memtable_age=7)
+            return version
+
+        monkeypatch.setattr(module, "commit_strictly", pause)
+        table.restore(good)
+        assert table.base().details.region_specs == before.region_specs
+        assert table.writer_defaults == {"max_memtable_age": 7}
+        check(table, {1: 1, 2: 1})
+
+    def test_a_region_spec_added_between_the_commits_of_a_restore_stays(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.merge()
+        good = table.base().version
+        lance.dataset(table.uri).delete("id = 2")
+
+        def pause(*arguments: object) -> int:
+            version = commit_strictly(*arguments)  # type: ignore[arg-type]
+            memwal.add_region_spec(table.uri, memwal.RegionSpec.bucket("id", 2))
+            return version
+
+        monkeypatch.setattr(module, "commit_strictly", pause)
+        table.restore(good)
+        specs = table.base().details.region_specs
+        assert [spec.spec_id for spec in specs] == [1, 2]
+        check(memwal.open(table.uri), MERGED)
 
     def test_merges_again_after_another_process_kept(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
