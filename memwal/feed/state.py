@@ -16,7 +16,7 @@ from memwal.feed.token import FeedToken, SeenRegion
 from memwal.format.region_manifest import INCARNATION_NUMBERS, RegionManifest
 from memwal.lsm.wal.follow import Followed, UnflushedLog
 from memwal.reader.sources.generation import retry_if_collected
-from memwal.reader.sources.log_tails import read_tail, read_tails
+from memwal.reader.sources.log_tails import read_tail, read_tails, unflushed_logs
 from memwal.reader.sources.plan import ReadPlan, plan_snapshot
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
 from memwal.storage.location import TableLocation
@@ -101,7 +101,10 @@ def read_state(location: TableLocation, *, flushed: bool = False) -> FeedState:
         snapshot = open_snapshot(location)
         check_progress(snapshot.lost)
         if flushed:
-            logs = {k: Followed((), m.replay_after) for k, m in snapshot.manifests.items()}
+            # A generation that is only in the base table would be told twice, and its log be
+            # collected: the version of the token does not keep it.
+            unflushed = unflushed_logs(snapshot.base, snapshot.manifests)
+            logs = {log.region_id: Followed((), log.after) for log in unflushed}
         else:
             logs = read_tails(snapshot.base, snapshot.manifests, began=began, unchecked=False)
         rows = {region_id: followed.rows for region_id, followed in logs.items()}

@@ -1,5 +1,7 @@
 """The log grain of a feed: each version of a row, in the order of its region."""
 
+from uuid import UUID
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -9,6 +11,10 @@ from support.oracles.native import collect_all
 
 import memwal
 from memwal.errors import InvalidInputError, TokenExpiredError
+from memwal.feed.state import read_state
+from memwal.format.region_manifest import RegionManifest
+from memwal.reader.sources import snapshot
+from memwal.region.manifest_store import read_manifests
 
 Versions = list[tuple[int, int | None]]
 
@@ -75,6 +81,28 @@ def test_direct_writes_follow_the_logs(table: memwal.Table) -> None:
         (5, 9),
     ]
     assert found.num_rows == len(told) + 3
+
+
+def test_flushed_rows_that_are_merged_while_a_read_is_planned(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generation is flushed and merged after the manifests are read, before the base table is."""
+
+    def read(*arguments: object, **options: object) -> dict[UUID, RegionManifest]:
+        manifests = read_manifests(*arguments, **options)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        flush_and_merge(table, {1: 1})
+        return manifests
+
+    monkeypatch.setattr(snapshot, "read_manifests", read)
+    token = read_state(table.location, flushed=True).token
+    assert token.version == table.base().version
+
+    table.base().dataset.tags.create("held", token.version)
+    assert versions(table, str(token)) == []
+    flush_and_merge(table, {2: 2})
+    collect_all(table)
+    assert versions(table, str(token)) == [(2, 2)]
 
 
 def test_entries_that_are_gone(table: memwal.Table) -> None:

@@ -70,7 +70,7 @@ def read_tails(
     Raises PositionNotReachedError if the logs do not have all entries ``at_least``, by region.
     """
     try:
-        logs = _unflushed_logs(base, manifests)
+        logs = unflushed_logs(base, manifests)
     except ObjectNotFoundError as error:
         if unchecked:
             raise OldManifestError from error
@@ -116,7 +116,7 @@ def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> lis
             raise gap_error(log.region_id, survey.missing, newest=survey.tip - 1)
         return replace(log, last=survey.tip - 1)
 
-    logs = run_all([partial(with_tip, log) for log in _unflushed_logs(base, manifests)])
+    logs = run_all([partial(with_tip, log) for log in unflushed_logs(base, manifests)])
     return [log for log in logs if log.last is not None and log.last > log.after]
 
 
@@ -132,9 +132,11 @@ def read_tail(base: BaseTable, log: UnflushedLog, *, listed: bool = False) -> Fo
     return followed
 
 
-def _unflushed_logs(
-    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
-) -> list[UnflushedLog]:
+def unflushed_logs(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> list[UnflushedLog]:
+    """Return the logs behind the generations of the manifests, with ends that are not known.
+
+    Raises ObjectNotFoundError as :func:`read_tails` does if a manifest is too old for ``base``.
+    """
     for region_id, manifest in manifests.items():
         if base.details.merged.get(region_id, 0) >= manifest.current_generation:
             raise ObjectNotFoundError(f"region {region_id} was flushed and merged meanwhile")
