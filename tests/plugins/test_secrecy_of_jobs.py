@@ -116,9 +116,11 @@ class Watch:
         with contextlib.suppress(httpx.HTTPError, LookupError, ValueError):
             (app,) = httpx.get(f"{self.ui}/api/v1/applications", timeout=5).json()
             api = f"/api/v1/applications/{app['id']}"
-            pages = [f"{api}/{name}" for name in ("environment", "jobs", "stages", "allexecutors")]
-            pages += ["/environment/", "/jobs/", "/stages/", "/executors/", "/SQL/", "/storage/"]
-            for page in pages:
+            pages = ["/environment/"]
+            pages += [f"{api}/{name}" for name in ("environment", "jobs", "stages", "allexecutors")]
+            pages += ["/jobs/", "/stages/", "/executors/", "/SQL/", "/storage/"]
+            # The application may end before all pages answered: those not seen yet come first.
+            for page in sorted(pages, key=lambda page: page.replace(api, "api") in self.pages):
                 answer = httpx.get(self.ui + page, timeout=5, follow_redirects=True)
                 if answer.status_code == 200:
                     self.pages[page.replace(api, "api")] = len(answer.content)

@@ -1,6 +1,8 @@
 """Random worlds keep their promises, and notice when a safeguard is taken out."""
 
 import os
+import random
+import threading
 
 import pytest
 from simulation import jobs, safeguards
@@ -27,7 +29,21 @@ def test_fresh_worlds_keep_their_promises() -> None:
 
 
 def test_a_seed_decides_everything() -> None:
-    assert explore(7, steps=1_000) == explore(7, steps=1_000)
+    lived = explore(7, steps=1_000)
+    assert lived.faults
+    over = threading.Event()
+
+    def draw() -> None:
+        while not over.is_set():
+            random.random()
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        assert explore(7, steps=1_000) == lived
+    finally:
+        over.set()
+        other.join()
 
 
 @pytest.mark.parametrize("seed", drawn(6, range(1_000, 1_100), seed="long lives"))

@@ -25,6 +25,8 @@ from unittest import mock
 from greenlet import getcurrent, greenlet
 from support.stores.faulty_store import Killed
 
+Draw = Callable[..., Any]
+
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -194,19 +196,32 @@ class World:
         identifiers = random.Random(self.dice.random())
         with (
             mock.patch.object(time, "sleep", self._slept),
-            mock.patch.object(uuid, "uuid4", partial(identifier, identifiers)),
+            mock.patch.object(
+                uuid, "uuid4", self._drawn(uuid.uuid4, partial(identifier, identifiers))
+            ),
             mock.patch("memwal.lsm.wal.prefetch.ThreadPool", _Inline),
         ):
-            state = random.getstate()
-            random.seed(self.dice.random())
-            try:
+            dice = random.Random(self.dice.random())
+            with (
+                mock.patch.object(random, "uniform", self._drawn(random.uniform, dice.uniform)),
+                mock.patch.object(random, "random", self._drawn(random.random, dice.random)),
+            ):
                 yield
-            finally:
-                random.setstate(state)
 
     def _slept(self, seconds: float) -> None:
-        if self.current is not None and threading.get_ident() == self._thread:
+        if self._is_inside():
             self.sleep(seconds)
+
+    def _drawn(self, common: Draw, own: Draw) -> Draw:
+        """Draw from dice of this world, but in other threads: those of an earlier test may live."""
+
+        def draw(*limits: float) -> Any:
+            return own(*limits) if self._is_inside() else common(*limits)
+
+        return draw
+
+    def _is_inside(self) -> bool:
+        return self.current is not None and threading.get_ident() == self._thread
 
     # Requests
 
