@@ -78,13 +78,16 @@ def commit_durably(
     doing: str | None = None,
     accept: Callable[[int], bool] | None = None,
     once: bool = True,
-) -> Result | None:
+) -> tuple[Result | None, int | None]:
     """Run a commit that Lance may rebase; its version appears when its files are whole and durable.
 
     ``commit`` commits through the data set that it gets, once, without retries. ``doing`` begins
     the messages. ``accept`` tells whether the commit may follow a version that is newer than
-    ``base``; by default it may follow any. If ``commit`` makes one version only (``once``), an
-    error after that version was stored is ignored, and None is returned.
+    ``base``; by default it may follow any.
+
+    Returns the result of ``commit``, and the version that it created last, or None. If ``commit``
+    makes one version only (``once``), an error after that version was stored is ignored, and the
+    result is None.
 
     Raises
     ------
@@ -108,7 +111,8 @@ def commit_durably(
             table_id=["table"],
             namespace_client_managed_versioning=True,
         )
-        return _run_through(namespace, lambda: commit(dataset), once=once)
+        result = _run_through(namespace, lambda: commit(dataset), once=once)
+        return result, namespace.created
     except (MemWalError, OSError, RuntimeError, ValueError) as error:
         translated = error
         if not isinstance(error, MemWalError):

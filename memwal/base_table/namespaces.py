@@ -61,8 +61,8 @@ class DurableNamespace:
         path = str(local) if local is not None else urlsplit(location.uri).path
         # The table's folder in Lance's object store.
         self._root = path.strip("/") + "/"
-        # Outcome of the commit: whether its version was created, or the error.
-        self.created = False
+        # Outcome of the commit: the version that it created last, or the error.
+        self.created: int | None = None
         self.failure: MemWalError | None = None
 
     def namespace_id(self) -> str:
@@ -102,7 +102,7 @@ class DurableNamespace:
                 raise
             if taken is not None:
                 self._taken(version)
-            self.created = True
+            self.created = version
         finally:
             try:
                 self._store.delete(staging)
@@ -191,7 +191,7 @@ class PinnedNamespace(DurableNamespace):
         return with_mem_wal_details(manifest, self._details.encode(), uuid4())
 
     def _latest(self) -> int:
-        return self._version + 1 if self.created else self._version
+        return self.created or self._version
 
     def _check(self, version: int) -> None:
         if version != self._version + 1:

@@ -268,15 +268,23 @@ class _SmallMerge(MergeAttempts):
                 source.upserts,
                 source.selections,
                 counted=self.counted,
-                reopen=lambda: self._reopen(source),
+                reopen=lambda version: self._reopen(source, version),
             )
         else:
             self.counted += counted
         return MergeCommit(source.selections, commits, self.counted)
 
-    def _reopen(self, source: MergeSource) -> BaseTable:
-        """Return the version after the delete pass, or raise LostRaceError."""
-        base = open_base(self.location)
+    def _reopen(self, source: MergeSource, version: int) -> BaseTable:
+        """Return the version that the delete pass created, or raise LostRaceError.
+
+        It is not the latest one if other commits followed. One of them may be a restore, which
+        brought the deleted rows back; the marked commit finds it only among those after its own
+        version.
+        """
+        try:
+            base = open_base(self.location, version=version)
+        except TableSetupError as error:
+            raise LostRaceError("the version after the delete pass was cleaned up") from error
         if not self.may_commit(source.base, source.selections, base):
             raise LostRaceError("the base table changed after the delete pass")
         self.check_lease()

@@ -14,8 +14,10 @@ What a process that pauses, dies or repeats does at each step:
 A process that wakes late cannot do harm. Its delete pass is pinned to the version whose progress it
 read, and is refused when any other commit touched the same rows since, or moved the progress of its
 regions: the base table may have rows by then that came back after the delete. Its marked commit is
-refused when the progress is not below its marks, when another merger moved the progress of its
-regions, and when another writer added rows that may have the same keys.
+prepared on the version that the delete pass created, and is refused when the table was restored
+since, which may bring the deleted rows back; when the progress is not below its marks; when another
+merger moved the progress of its regions; and when another writer added rows that may have the same
+keys.
 """
 
 from __future__ import annotations
@@ -55,17 +57,18 @@ def merge_by_lance(
     selections: Sequence[RegionSelection],
     *,
     counted: Counter[str],
-    reopen: Callable[[], BaseTable],
+    reopen: Callable[[int], BaseTable],
 ) -> None:
     """Delete keys, then upsert rows and record the progress of the selections, in a commit each.
 
     Adds to ``counted``, of a pass that was committed before the other one raised, too. ``reopen``
-    returns the version after the first pass, or raises LostRaceError if the rows must not be
+    opens the version that the first pass created, or raises LostRaceError if the rows must not be
     committed onto it. Raises LostRaceError if another commit was first.
     """
     if deletes.num_rows:
-        counted += _delete(base, deletes, selections)
-        base = reopen()
+        deleted, version = _delete(base, deletes, selections)
+        counted += deleted
+        base = reopen(version)
     counted += _upsert(base, upserts, selections)
 
 
@@ -78,8 +81,13 @@ def _is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
         return False
 
 
-def _delete(base: BaseTable, keys: pa.Table, selections: Sequence[RegionSelection]) -> Counter[str]:
-    """Delete keys from exactly the version that was read, or raise LostRaceError."""
+def _delete(
+    base: BaseTable, keys: pa.Table, selections: Sequence[RegionSelection]
+) -> tuple[Counter[str], int]:
+    """Delete keys from exactly the version that was read, or raise LostRaceError.
+
+    Return the counts, and the version without the keys.
+    """
 
     def execute(dataset: lance.LanceDataset, use_index: bool) -> Counter[str]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
@@ -111,7 +119,8 @@ def _upsert(base: BaseTable, rows: pa.Table, selections: Sequence[RegionSelectio
 
     accept = _can_rebase_onto(base, selections)
     with write_rows_behind(base.location, rows.nbytes):
-        return _traced_commit("upsert", base, rows, execute, accept=accept)
+        metrics, _ = _traced_commit("upsert", base, rows, execute, accept=accept)
+    return metrics
 
 
 def _can_rebase_onto(
@@ -184,20 +193,22 @@ def _traced_commit(
     execute: Callable[[lance.LanceDataset, bool], Counter[str]],
     *,
     accept: Callable[[int], bool] | None = None,
-) -> Counter[str]:
+) -> tuple[Counter[str], int]:
     """Try a commit once, in a span of its own; LostRaceError if another commit was first.
+
+    Return the counts, and the version that was created, or that of ``base`` if none was needed.
 
     If the index on the key cannot be read, the rows are joined instead: an index build after the
     merge replaces it.
     """
 
-    def commit(use_index: bool) -> Counter[str]:
+    def commit(use_index: bool) -> tuple[Counter[str], int]:
         doing = f"merging into {base.location}"
-        metrics = commit_durably(
+        metrics, version = commit_durably(
             base, lambda dataset: execute(dataset, use_index), doing=doing, accept=accept
         )
-        # None if the commit was stored although Lance then raised.
-        return metrics or Counter()
+        # No metrics if the commit was stored although Lance then raised.
+        return metrics or Counter(), version or base.version
 
     attributes = {ROWS: rows.num_rows, VERSION: base.version}
     with span(f"memwal.merge.{what}", base.location, attributes=attributes):

@@ -305,6 +305,55 @@ class TestDirectWrites:
 
         check_merged(table, {1: 11, 3: 3})
 
+    @pytest.mark.parametrize("by_lance", [True, False], ids=["lance", "memwal"])
+    @pytest.mark.parametrize("then", ["nothing", "cleanup"])
+    @pytest.mark.parametrize("place", ["deleted", "opened again"])
+    def test_that_bring_deleted_rows_back_start_it_over(
+        self, faults: FaultyStores, table: memwal.Table, place: str, then: str, by_lance: bool
+    ) -> None:
+        """The table is restored to a version before the deletes, with the same progress."""
+        flush(table, {1: 1, 2: 2, 3: 3})
+        table.merge()
+        before = table.base().version
+        flush(table, {1: 11, 4: 4}, [2])
+        with standing_at(place, faults, table) as slow:
+            faults.of(table.location).clear()
+            if by_lance:
+                lance.dataset(table.uri, version=before).restore()
+            else:
+                memwal.open(table.uri).restore(before)
+            if then == "cleanup":
+                lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
+        slow.result()
+
+        check_merged(table, {1: 11, 3: 3, 4: 4})
+
+    def test_of_other_columns_before_the_deletes_start_it_over(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """The deletes are rebased, and the rows were read with the earlier columns."""
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11}, [2])
+        with standing_at("read", faults, table) as slow:
+            lance.dataset(table.uri).drop_columns(["text"])
+        slow.result()
+
+        assert lance.dataset(table.uri).to_table().to_pylist() == [{"id": 1, "n": 11}]
+        assert merged(table) == 3
+
+    def test_between_the_deletes_and_the_rows_stay(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11}, [2])
+        with standing_at("deleted", faults, table) as slow:
+            lance.write_dataset(rows({5: 5}), table.uri, mode="append")
+        slow.result()
+
+        check_merged(table, {1: 11, 5: 5})
+
 
 def damage(table: memwal.Table, region_id: UUID, generation: int, how: str) -> Callable[[], None]:
     """Damage a generation; returns what repairs it."""
