@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 # many times more in each further round.
 _OVERFETCH = 2
 _GROWTH = 4
+# Above this number of rows, a search asks Lance for at most as many as there are.
+_MANY_ROWS = 1 << 16
 
 
 def nearest_multivectors(
@@ -268,6 +270,9 @@ def _search_dataset(
 
     With ``refine``, the candidates of the query for each row are ranked by their vectors.
     """
+    if k > _MANY_ROWS:
+        # Lance reserves memory for k rows, and aborts the process if there is not as much.
+        k = min(k, max(dataset.count_rows(), 1))
     options: dict[str, object] = {}
     nearest: dict[str, object] = {
         "column": query.column,

@@ -223,6 +223,18 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         search(sources, newest, good, probes=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("k", [2**40, 2**64])
+def test_more_rows_than_any_table_has(tmp_path: Path, k: int) -> None:
+    searched = Searched(tmp_path, rows=40)
+    with searched.table.writer() as writer:
+        writer.upsert(searched.rows(range(30, 60)))
+        for reads in (writer, searched.table):
+            vector = [0.0] * DIMENSION
+            assert reads.search(vector, k=k).to_table().num_rows == 60
+            assert reads.search_hybrid(vector, "fox", text_column="t", k=k).to_table().num_rows
+            writer.flush()
+
+
 def test_a_table_without_vectors(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     table = memwal.create(tmp_path / "plain", schema, primary_key="id")
