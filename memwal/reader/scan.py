@@ -249,7 +249,7 @@ def _open_newest_once(
 def output_schema(
     base: BaseTable, columns: Sequence[str] | None, blob_handling: BlobHandling | None = None
 ) -> pa.Schema:
-    """Return the schema of a read's result; refuse columns that are unknown or unusable."""
+    """Return the schema of a read's result; refuse unknown, unusable or repeated columns."""
     base.check_usable(base.unusable if columns is None else columns)
     names = base.schema.names if columns is None else columns
     unknown = [name for name in names if name not in base.schema.names]
@@ -257,6 +257,8 @@ def output_schema(
         raise InvalidInputError(
             f"unknown columns: {', '.join(unknown)}; the table has {', '.join(base.schema.names)}"
         )
+    if len(set(names)) < len(names):
+        raise InvalidInputError(f"a column is named twice: {', '.join(names)}")
     return read_schema(pa.schema([base.schema.field(name) for name in names]), blob_handling)
 
 

@@ -77,6 +77,13 @@ class TestColumns:
         assert found.schema.names == []
         assert sum(batch.num_rows for batch in found) == 5
 
+    @pytest.mark.parametrize("columns", [["n", "n"], ["id", "n", "id"]])
+    def test_that_are_named_twice_are_refused(self, reads: Reads, columns: list[str]) -> None:
+        with pytest.raises(InvalidInputError):
+            reads.scan(columns=columns).to_table()
+        with pytest.raises(InvalidInputError):
+            reads.lookup(keys(1), columns=columns).to_table()
+
     @pytest.mark.parametrize("columns", [["nope"], ["id", "_tombstone"], ["_rowid"]])
     def test_that_do_not_exist_are_refused(self, reads: Reads, columns: list[str]) -> None:
         with pytest.raises(InvalidInputError, match=columns[-1]):
