@@ -50,8 +50,10 @@ logger = logging.getLogger(__name__)
 # many times more in each further round.
 _OVERFETCH = 2
 _GROWTH = 4
-# Above this number of rows, a search asks Lance for at most as many as there are.
+# Above this number of rows, a search asks Lance for at most as many as there are; an index of
+# multivectors for at most this number of vectors.
 _MANY_ROWS = 1 << 16
+_MANY_VECTORS = 1 << 22
 
 
 def nearest_multivectors(
@@ -271,8 +273,11 @@ def _search_dataset(
     With ``refine``, the candidates of the query for each row are ranked by their vectors.
     """
     if k > _MANY_ROWS:
-        # Lance reserves memory for k rows, and aborts the process if there is not as much.
-        k = min(k, max(dataset.count_rows(), 1))
+        # Lance reserves memory for k rows, and aborts the process if there is not as much. The
+        # number of rows is no limit for an index of multivectors: Lance takes the rows of the
+        # nearest 10 k vectors, and a row may have many of these.
+        is_by_vectors = query.is_multi and index is not None
+        k = min(k, max(dataset.count_rows(), _MANY_VECTORS if is_by_vectors else 1))
     options: dict[str, object] = {}
     nearest: dict[str, object] = {
         "column": query.column,

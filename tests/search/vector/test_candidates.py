@@ -15,6 +15,7 @@ import memwal
 from memwal.errors import InvalidInputError
 from memwal.reader.scan import open_newest
 from memwal.search import search
+from memwal.search.vector import candidates
 from memwal.search.vector.candidates import nearest_multivectors
 
 DIMENSION = 8
@@ -161,3 +162,25 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     one = search(sources, newest, np.ones(DIMENSION), metric="cosine")
     same = search(sources, newest, pa.array([[1.0] * DIMENSION]), metric="cosine")
     assert one.equals(same)
+
+
+def test_rows_with_many_vectors_each_are_all_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index finds the nearest vectors, and here the nearest are those of a few rows."""
+    monkeypatch.setattr(candidates, "_MANY_ROWS", 10)
+    rows, words = 100, 60
+    vectors = np.random.default_rng(0).normal(scale=0.01, size=(rows, words, DIMENSION))
+    vectors[: rows // 2, :, 0] += 1
+    vectors[rows // 2 :, :, 1] += 1
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), DIMENSION)
+    lists = pa.ListArray.from_arrays(np.arange(0, rows * words + 1, words, dtype="i4"), flat)
+    found = pa.table([pa.array(range(rows)), pa.array(range(rows)), lists], schema=SCHEMA)
+    dataset = lance.write_dataset(found, str(tmp_path / "documents"), schema=SCHEMA)
+    dataset.create_index(
+        "v", "IVF_PQ", metric="cosine", num_partitions=1, num_sub_vectors=4, num_bits=4
+    )
+    table = memwal.enable(dataset.uri, primary_key=["id"], region_spec="bucket:id:2")
+
+    query = np.eye(DIMENSION, dtype="f4")[:1]
+    assert table.search(query, column="v", metric="cosine", k=rows).to_table().num_rows == rows
