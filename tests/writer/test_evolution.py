@@ -8,6 +8,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from support.data.tables import MakeTable
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -158,6 +159,22 @@ class TestColumnDropped:
         writer.upsert(some(id=[2], text=["two"]))
         writer.upsert(some(id=[1], text=["ten"]), partial=True)
         check(table, writer, [{"id": 1, "text": "ten"}, {"id": 2, "text": "two"}])
+
+    def test_an_indexed_text_may_come_back_as_a_number(self, make_table: MakeTable) -> None:
+        table = make_table(maintained_indexes=["text_idx"])
+        dataset(table).create_scalar_index("text", "INVERTED", name="text_idx")
+        older = table.writer()
+        dataset(table).drop_columns(["text"])
+        dataset(table).add_columns(pa.field("text", pa.int64()))
+        newer = table.writer()
+        newer.upsert(pa.table({"id": [1, 2], "n": [1, 2], "text": [10, 20]}))
+        newer.abort()
+        older.upsert(some(id=[1], n=[3]), partial=True)
+        expected = [{"id": 1, "n": 3, "text": 10}, {"id": 2, "n": 2, "text": 20}]
+        assert content(older) == expected
+        older.flush()
+        assert content(table) == expected
+        older.abort()
 
     def test_rows_without_it_are_taken_and_then_it_is_unknown(
         self, table: memwal.Table, writer: Any

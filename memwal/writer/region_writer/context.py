@@ -54,11 +54,6 @@ class NewestBase:
                 self._opened_at = began
             return self._base
 
-    def row_schema(self, *known: RowSchema) -> RowSchema:
-        """Return the row schema of the newest version: one of ``known`` if it is the same."""
-        base = self.open(since=time.monotonic())
-        return next((schema for schema in known if schema.is_of(base)), None) or RowSchema.of(base)
-
     def forget(self) -> None:
         """Open the version anew for the next flush: one that failed may have met another table."""
         with self._lock:
@@ -95,6 +90,8 @@ class WriterContext:
         self.counters = WriterCounters(location, durations=durations)
         self.clock = clock
         self.newest_base = NewestBase(location)
+        # Of the newest version that rows were converted to.
+        self._row_schema: RowSchema | None = None
         # Runs the checks of appends, which wait for the store beside their puts.
         self.checks = ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-check")
         self.spec_check = SpecCheck(location, self.checks, clock=clock)
@@ -108,6 +105,21 @@ class WriterContext:
         """
         return (not self.settings.fsync and self.store.is_local) or interpreter_is_ending()
 
+    def newest_row_schema(self, *known: RowSchema) -> RowSchema:
+        """Return the row schema of the newest version: one of ``known`` if it is the same.
+
+        Another one is durable afterwards, which acknowledged rows need: Lance syncs no columns.
+        """
+        base = self.newest_base.open(since=time.monotonic())
+        last = self._row_schema
+        for schema in known if last is None else (*known, last):
+            if schema.is_of(base):
+                return schema
+        if self.settings.fsync:
+            self.store.barrier()
+        self._row_schema = RowSchema.of(base)
+        return self._row_schema
+
     def close(self, *, wait: bool) -> None:
         """Stop the threads, and with ``wait`` let running work end first."""
         self.timers.close(timeout=None if wait else 0)
@@ -117,15 +129,24 @@ class WriterContext:
 
 def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, object]]:
     """Return the text columns that MemTables can search, and the options of their index."""
-    tokenizers = {}
-    for index in maintained_indexes(base):
-        if not index.kind.memtable_index:
-            continue
-        options = index.spec.parameters
+    indexes = [index for index in maintained_indexes(base) if index.kind.memtable_index]
+    return text_in({index.column: index.spec.parameters for index in indexes}, schema)
+
+
+def text_in(
+    columns: Mapping[str, Mapping[str, object]], schema: pa.Schema
+) -> dict[str, Mapping[str, object]]:
+    """Return those of the columns that rows of a schema have as text, with their options.
+
+    A column may have been dropped, or added again with another type, since its index was made.
+    """
+    view = RowView.of(schema, ())
+    found = {}
+    for column, options in columns.items():
         try:
-            TextIndex(index.column, options).check(RowView.of(schema, ()))
+            TextIndex(column, options).check(view)
         except InvalidInputError as error:
-            logger.info("index %s is not searched before a flush: %s", index.name, error)
+            logger.info("text of %s is not searched before a flush: %s", column, error)
         else:
-            tokenizers[index.column] = options
-    return tokenizers
+            found[column] = options
+    return found

@@ -24,7 +24,7 @@ from memwal.lsm.row_schema import RowSchema
 from memwal.util.log import safe_error_text
 from memwal.util.memory import release_after
 from memwal.util.retry import retry_errors
-from memwal.writer.region_writer.context import WriterContext
+from memwal.writer.region_writer.context import WriterContext, text_in
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ class MemTables:
         self.sealed = FlushQueue(
             lock, context.flushes, flush, attempts=context.settings.flush_attempts
         )
-        self.active = self._new_table(generation, first_row=0)
+        self.active = self._new_table(row_schema, generation, 0)
 
     def all(self) -> list[MemTable]:
         """Return all MemTables, oldest first, the active one last."""
@@ -297,17 +297,19 @@ class MemTables:
         ``row_schema`` is for the rows to come, by default unchanged. ``generation`` is the number
         of the new MemTable, by default the next one.
         """
-        following = self.active.generation
-        if self.active.rows:
-            self.active.sealed_at = time.monotonic()
-            self.sealed.add(self.active)
+        row_schema = row_schema or self.row_schema
+        sealed = self.active
+        following = sealed.generation
+        if sealed.rows:
             following += 1
-        self.row_schema = row_schema or self.row_schema
-        self.active = self._new_table(generation or following, first_row=self.active.end_row)
+        # First, since nothing may have changed if it fails: a table that is flushed while rows are
+        # added to it loses them.
+        self.active = self._new_table(row_schema, generation or following, sealed.end_row)
+        self.row_schema = row_schema
+        if sealed.rows:
+            sealed.sealed_at = time.monotonic()
+            self.sealed.add(sealed)
 
-    def _new_table(self, generation: int, *, first_row: int) -> MemTable:
-        names = self.row_schema.schema.names
-        text = {
-            path: options for path, options in self._text.items() if path.partition(".")[0] in names
-        }
-        return MemTable(self.row_schema, generation, first_row=first_row, text=text)
+    def _new_table(self, row_schema: RowSchema, generation: int, first_row: int) -> MemTable:
+        text = text_in(self._text, row_schema.schema)
+        return MemTable(row_schema, generation, first_row=first_row, text=text)

@@ -119,7 +119,7 @@ class RegionWriter:
         if claim.has_entries:
             # They may have columns that were added since the writer opened the table. The claim has
             # fenced who wrote them, so that the version that is read now has all their columns.
-            row_schema = context.newest_base.row_schema(row_schema)
+            row_schema = context.newest_row_schema(row_schema)
         self._tables = MemTables(
             context,
             row_schema,
@@ -241,9 +241,7 @@ class RegionWriter:
             if unknown:
                 # Added since the writer opened the table, and then the rows must keep their values;
                 # or dropped, if the version that is read now lacks them too.
-                schema = self._context.newest_base.row_schema(
-                    self._tables.row_schema, rows.row_schema
-                )
+                schema = self._context.newest_row_schema(self._tables.row_schema, rows.row_schema)
                 rows, dropped = rows.convert(schema), unknown
             # Otherwise some rows that were written in the meantime are flushed, and not in memory.
         if changed.num_rows and not batches:
