@@ -194,19 +194,17 @@ class World:
     def _rules(self) -> Iterator[None]:
         """What the code of processes finds in the place of clocks, chance and threads."""
         identifiers = random.Random(self.dice.random())
+        dice = random.Random(self.dice.random())
         with (
             mock.patch.object(time, "sleep", self._slept),
             mock.patch.object(
                 uuid, "uuid4", self._drawn(uuid.uuid4, partial(identifier, identifiers))
             ),
+            mock.patch.object(random, "uniform", self._drawn(random.uniform, dice.uniform)),
+            mock.patch.object(random, "random", self._drawn(random.random, dice.random)),
             mock.patch("memwal.lsm.wal.prefetch.ThreadPool", _Inline),
         ):
-            dice = random.Random(self.dice.random())
-            with (
-                mock.patch.object(random, "uniform", self._drawn(random.uniform, dice.uniform)),
-                mock.patch.object(random, "random", self._drawn(random.random, dice.random)),
-            ):
-                yield
+            yield
 
     def _slept(self, seconds: float) -> None:
         if self._is_inside():

@@ -20,6 +20,7 @@ from memwal.storage.local import LocalStore
 from memwal.storage.object_store import create_settled
 from memwal.util import system
 from memwal.util.timers import TimerThread
+from memwal.writer.region_writer import memtables
 
 REGIONS = 40
 EVERYTHING = dict.fromkeys(range(8 * REGIONS), 1)
@@ -164,3 +165,26 @@ def test_without_memory_a_write_fails_and_the_next_one_works(
                 writer.upsert(rows({1: 2}))
         writer.upsert(rows({2: 2}))
         assert state(writer) == {1: 1, 2: 2}
+
+
+def test_a_memtable_that_cannot_be_made_loses_no_rows(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before it takes the rows that follow, and is not flushed until it is complete."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        monkeypatch.undo()
+        raise MemoryError
+
+    with table.writer(options=memwal.WriterOptions(max_memtable_rows=2)) as writer:
+        writer.upsert(rows({1: 1}))
+        monkeypatch.setattr(memtables, "MemTable", fail)
+        with pytest.raises(ResourceLimitError):
+            writer.upsert(rows({2: 2, 3: 3}))
+        writer.upsert(rows({4: 4}))
+        writer.flush()
+        assert state(table) == {1: 1, 4: 4}
+        writer.abort()
+    with table.writer() as other:
+        other.claim()
+        assert state(other) == {1: 1, 4: 4}

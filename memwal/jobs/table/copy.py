@@ -219,6 +219,7 @@ def _copy(
             write_book(target.store, region_id, *region.book)
         target.store.create(manifest_key(region_id, version), encoded)
         RegionManifestStore(target.store, region_id).refresh_hint(version)
+    books = sum(region.book is not None for region in regions)
     copied = [region.manifest.region_id for region in regions]
     write_marks(target.store, {region_id: marks.get(region_id, UNMARKED) for region_id in copied})
     if not renew_tag(source, tag):
@@ -240,10 +241,7 @@ def _copy(
             "regions": len(regions),
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),
-            "objects": len(objects)
-            + 3 * len(regions)
-            + sum(region.book is not None for region in regions)
-            + 1,
+            "objects": len(objects) + 3 * len(regions) + books + 1,
             "bytes": copied_bytes,
         },
     )

@@ -337,12 +337,12 @@ def _joined(lists: pa.Array) -> pa.Array:
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     has_text = pc.fill_null(pc.greater(pc.binary_length(elements), 0), False)
     # Number of elements with text before each one.
-    texts = np.concatenate([[0], np.cumsum(has_text.to_numpy(zero_copy_only=False))])
+    texts_before = np.concatenate([[0], np.cumsum(has_text.to_numpy(zero_copy_only=False))])
     is_kept = elements.is_valid().to_numpy(zero_copy_only=False)
-    is_kept = is_kept & (texts[1:] > np.repeat(texts[ends[:-1]], lengths))
+    is_kept = is_kept & (texts_before[1:] > np.repeat(texts_before[ends[:-1]], lengths))
     offsets = np.concatenate([[0], np.cumsum(is_kept)])[ends]
-    kept = pa.LargeListArray.from_arrays(pa.array(offsets), elements.filter(pa.array(is_kept)))
-    return pc.binary_join(kept, pa.scalar(" ", elements.type))
+    parts = pa.LargeListArray.from_arrays(pa.array(offsets), elements.filter(pa.array(is_kept)))
+    return pc.binary_join(parts, pa.scalar(" ", elements.type))
 
 
 def hash_terms(terms: list[str]) -> Hashes:

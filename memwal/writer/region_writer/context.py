@@ -141,12 +141,12 @@ def text_in(
     A column may have been dropped, or added again with another type, since its index was made.
     """
     view = RowView.of(schema, ())
-    found = {}
+    searchable = {}
     for column, options in columns.items():
         try:
             TextIndex(column, options).check(view)
         except InvalidInputError as error:
             logger.info("text of %s is not searched before a flush: %s", column, error)
         else:
-            found[column] = options
-    return found
+            searchable[column] = options
+    return searchable

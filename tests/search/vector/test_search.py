@@ -231,7 +231,8 @@ def test_more_rows_than_any_table_has(tmp_path: Path, k: int) -> None:
         for reads in (writer, searched.table):
             vector = [0.0] * DIMENSION
             assert reads.search(vector, k=k).to_table().num_rows == 60
-            assert reads.search_hybrid(vector, "fox", text_column="t", k=k).to_table().num_rows
+            hybrid = reads.search_hybrid(vector, "fox", text_column="t", k=k)
+            assert hybrid.to_table().num_rows == 60
             writer.flush()
 
 
