@@ -9,6 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable
+from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
 from memwal.errors import InvalidInputError
@@ -116,6 +117,30 @@ class TestColumnAdded:
             [
                 {"id": 1, "n": 1, "text": "one", "extra": "x"},
                 {"id": 2, "n": 2, "text": "two", "extra": "y"},
+                {"id": 3, "n": 3, "text": "three", "extra": None},
+            ],
+        )
+        older.abort()
+
+    @pytest.mark.parametrize("claimed", [False, True])
+    def test_a_writer_that_pauses_in_its_claim_keeps_it(
+        self, table: memwal.Table, writer: Any, faults: FaultyStores, claimed: bool
+    ) -> None:
+        """Before or after its claim is stored, while another client adds the column and writes."""
+        older = table.writer(options=memwal.WriterOptions(reopen=True))
+        pause = faults.of(table.location).pause("create", REGION_MANIFEST, after=claimed)
+        with pause.holding(older.claim):
+            dataset(table).add_columns(pa.field("extra", pa.string()))
+            newer = table.writer()
+            newer.upsert(some(id=[2], n=[2], text=["two"], extra=["x"]))
+            newer.abort()
+        older.upsert(some(id=[3], n=[3], text=["three"]))
+        check(
+            table,
+            older,
+            [
+                {"id": 1, "n": 1, "text": "one", "extra": None},
+                {"id": 2, "n": 2, "text": "two", "extra": "x"},
                 {"id": 3, "n": 3, "text": "three", "extra": None},
             ],
         )

@@ -290,7 +290,9 @@ def test_whatever_happens_between_two_steps(
 def test_a_copy_that_dies_is_no_table_and_keeps_nothing_for_long(
     table: memwal.Table, quick_faults: FaultyStores, tmp_path: Path
 ) -> None:
-    fill(table).abort()
+    writer = fill(table)
+    writer.apply(upserts=rows({7: 7}), source="q", version=1)
+    writer.abort()
     target = TableLocation(str(tmp_path / "copy"))
     store = quick_faults.of(target)
     steps = 0
@@ -313,7 +315,9 @@ def test_a_copy_that_dies_is_no_table_and_keeps_nothing_for_long(
         steps += 1
     store.clear()
     assert steps > 5
-    assert everything(target.uri) == VALUES
+    with memwal.open(target.uri).writer() as writer:
+        assert not writer.apply(upserts=rows({7: 8}), source="q", version=1).written
+    assert everything(target.uri) == {**VALUES, 7: 7}
 
 
 def test_a_tag_that_is_taken_away_ends_the_copy(
