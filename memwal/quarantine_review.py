@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from memwal.boundary.public import public
 from memwal.format.values import single_array
@@ -21,6 +22,7 @@ from memwal.quality.quarantine import (
     Quarantine,
     RowOrigin,
     RowState,
+    missing_part,
     original_rows,
     origins_of,
 )
@@ -133,16 +135,23 @@ def _unwritable(table: Table, rows: pa.Table) -> list[tuple[str, ...]]:
 
 def _lost_values(waiting: pa.Table, rows: pa.Table) -> list[tuple[str, ...]]:
     """Return per row the columns whose values a release would lose, as reasons."""
-    dropped = [
-        name
-        for name in waiting.schema.names
-        if not name.startswith(PREFIX) and name not in rows.schema.names
-    ]
-    values = {name: np.asarray(waiting.column(name).is_valid()) for name in dropped}
+    lost: dict[str, Mask] = {}
+    for field in missing_part(pa.struct(waiting.schema), pa.struct(rows.schema)) or ():
+        if not field.name.startswith(PREFIX):
+            whole = field.name not in rows.schema.names
+            what = field.name if whole else f"{field.name} with {field.type}"
+            lost[what] = _has_value(waiting.column(field.name).cast(field.type).combine_chunks())
     return [
-        tuple(f"the table has no column {name}" for name in dropped if values[name][number])
+        tuple(f"the table has no column {what}" for what, mask in lost.items() if mask[number])
         for number in range(waiting.num_rows)
     ]
+
+
+def _has_value(array: pa.Array) -> Mask:
+    """Mark structs with a value in one of their fields; other values if they are not null."""
+    if pt.is_struct(array.type):
+        return np.asarray(np.logical_or.reduce([_has_value(part) for part in array.flatten()]))
+    return np.asarray(array.is_valid())
 
 
 def _failed_expectations(rows: pa.Table, rules: QualityRules) -> list[tuple[str, ...]]:

@@ -19,6 +19,7 @@ import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from memwal.base_table.blobs import is_blob_v2
 from memwal.base_table.commit import commit_durably, create_durably
@@ -31,6 +32,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.format.paths import parse_generation_name
+from memwal.format.values import with_children
 from memwal.quality.expectations import Expectation, suite_digest
 from memwal.quality.gate import QuarantinedRows
 from memwal.quality.report import keys_as_json
@@ -236,9 +238,9 @@ class Quarantine:
 
         def add(base: BaseTable) -> None:
             nonlocal written
-            missing = [field for field in rows.schema if field.name not in base.schema.names]
-            if missing:
-                self._commit(base, lambda dataset: dataset.add_columns(pa.schema(missing)))
+            missing = missing_part(pa.struct(rows.schema), pa.struct(base.schema))
+            if missing is not None:
+                self._commit(base, lambda dataset: dataset.add_columns(pa.schema([*missing])))
                 base = open_base(self.location)
             fitting = _cast_to_schema(rows, base.stored.schema, self.location)
             written = still_pending()
@@ -421,6 +423,24 @@ def original_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return _cast_to_schema(
         rows.select([name for name in rows.schema.names if name in schema.names]), schema, None
     )
+
+
+def missing_part(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the fields of a nested type, at any depth, that another one lacks.
+
+    ``None`` if it has all of them. Arrow's cast drops such fields of structs without an error.
+    """
+    kind, other = (getattr(one, "storage_type", one) for one in (kind, other))
+    if pt.is_struct(kind) != pt.is_struct(other) or not other.num_fields:
+        return None
+    missing = []
+    for field in (kind.field(number) for number in range(kind.num_fields)):
+        number = other.get_field_index(field.name) if pt.is_struct(kind) else 0
+        is_missing = number < 0
+        part = field.type if is_missing else missing_part(field.type, other.field(number).type)
+        if part is not None:
+            missing.append(pa.field(field.name, part))
+    return with_children(kind, missing) if missing else None
 
 
 def _cast_to_schema(rows: pa.Table, schema: pa.Schema, location: TableLocation | None) -> pa.Table:

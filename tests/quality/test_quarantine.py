@@ -273,6 +273,52 @@ def test_a_release_loses_no_value_of_a_column_that_has_another_name(kept: memwal
     assert release(table, quarantine(table), [origin]).released == (origin,)
 
 
+NESTED = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("n", pa.int64()),
+        ("x", pa.struct([("a", pa.int64())])),
+        ("y", pa.list_(pa.struct([("a", pa.int64())]))),
+    ]
+)
+
+
+def nested(key: int, **fields: int | None) -> dict[str, object]:
+    return {"id": key, "n": -1, "x": fields, "y": [fields]}
+
+
+def test_values_of_fields_that_are_added_to_structs_are_kept(make_table: MakeTable) -> None:
+    table = make_table(NESTED)
+    null = {"id": 3, "n": -1, "x": None, "y": None}
+    table.upsert([nested(1, a=1), null])
+    table.merge(quality=rules("quarantine"))
+    added = pa.struct([("b", pa.int64())])
+    lance.dataset(table.uri).add_columns(pa.schema([("x", added), ("y", pa.list_(added))]))
+    table = memwal.open(table.uri)
+    table.upsert([nested(2, a=3, b=4)])
+    table.merge(quality=rules("quarantine"))
+    there = quarantine(table)
+    assert len(release(table, there, origins_of(there.read())).released) == 3
+    expected = [nested(1, a=1, b=None), nested(2, a=3, b=4), null]
+    assert table.scan().to_table().sort_by("id").to_pylist() == expected
+
+
+def test_a_release_loses_no_value_of_a_field_that_was_dropped(make_table: MakeTable) -> None:
+    both = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    table = make_table(pa.schema([*NESTED][:2]).append(pa.field("x", both)))
+    table.upsert([{"id": key, "n": -1, "x": {"a": 1, "b": b}} for key, b in ((1, 2), (2, None))])
+    table.upsert([{"id": 3, "n": -1, "x": None}])
+    table.merge(quality=rules("quarantine"))
+    lance.dataset(table.uri).drop_columns(["x.b"])
+    table, there = memwal.open(table.uri), quarantine(table)
+    where = origins(table)
+    negative = positive(kwargs={"column": "n", "max_value": 0})
+    done = release(table, there, list(where.values()), rules=rules("warn", negative))
+    assert [*done.failing] == [where[1, 1]]
+    assert waiting(table) == {(1, 1, -1)}
+    assert table.scan().to_table().num_rows == 2
+
+
 def test_where_nothing_can_be_written_nothing_is_merged(table: memwal.Table) -> None:
     flush(table, {1: -1, 2: 2})
     with pytest.raises(MemWalError, match="/proc"):
