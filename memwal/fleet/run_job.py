@@ -201,13 +201,6 @@ class _Resolver:
             job=self.request.job, table=self.managed.name, reason_code=reason_code, reason=reason
         )
 
-    def record_failure(self, error: MemWalError) -> None:
-        """Record a run that failed before it began."""
-        run_id = self.catalog.start_run(
-            self.managed.name, self.request.job, external_id=self.runtime.external_id
-        )
-        self.catalog.finish_run(run_id, error=error)
-
     def _decide(self, table: Table) -> JobSpec | Skipped:
         request = self.request
         if request.force:
@@ -349,9 +342,10 @@ def run_job(
     with lease:
         try:
             table, spec = resolver.resolve()
-        except MemWalError as error:
-            resolver.record_failure(error)
-            raise
+        except MemWalError:
+            # Ends as abandoned if this process dies before the failure is written.
+            with catalog.record_run(table_name, job, external_id=runtime.external_id):
+                raise
         if spec is None:
             # Not recorded: the table did not fail, and no later run could end such a failure.
             return resolver.without_log(table)

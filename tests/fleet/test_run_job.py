@@ -13,6 +13,7 @@ import pytest
 from support.data.tables import base_state, merged, numbered
 
 import memwal
+import memwal.catalog.runs as runs_module
 from memwal.base_table.snapshot import open_base
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import job_resource
@@ -21,6 +22,7 @@ from memwal.errors import (
     InvalidInputError,
     LeaseLostError,
     ObjectNotFoundError,
+    StoreUnavailableError,
     TableSetupError,
 )
 from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job, survey
@@ -182,6 +184,22 @@ def test_a_table_that_cannot_be_opened_is_a_failed_run(catalog: Catalog) -> None
     (run,) = catalog.runs()
     assert (run.state, run.error is not None) == (RunState.FAILED, True)
     assert catalog.leases.list() == []
+
+
+def test_a_failed_run_whose_end_is_not_written_is_abandoned(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.register("gone", uri="/nowhere/gone.lance")
+
+    def finish_run(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("the catalog does not answer, or the process dies here")
+
+    monkeypatch.setattr(catalog, "finish_run", finish_run)
+    with pytest.raises(TableSetupError):
+        run_job(catalog, JobRequest("gone", "merge"))
+    monkeypatch.setattr(runs_module, "RUN_SILENCE", timedelta(0))
+    (run,) = catalog.runs()
+    assert run.state is RunState.ABANDONED
 
 
 def test_options_in_airflow_are_given_by_the_caller(catalog: Catalog, managed: Managed) -> None:
