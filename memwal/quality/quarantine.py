@@ -452,7 +452,7 @@ def _cast_to_schema(rows: pa.Table, schema: pa.Schema, location: TableLocation |
         column = rows.column(field.name)
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             where = f" of {location}" if location is not None else ""
             raise TableSetupError(
                 f"column {field.name}{where} is {field.type} and cannot take {column.type}; give "

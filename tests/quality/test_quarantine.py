@@ -148,6 +148,18 @@ def test_a_column_that_changed_its_type(kept: memwal.Table) -> None:
         quarantine(kept).write(other)
 
 
+def test_a_column_of_vectors_that_got_another_dimension(kept: memwal.Table) -> None:
+    found = quarantine(kept).read()
+
+    def with_vectors(dimension: int) -> pa.Table:
+        kind = pa.list_(pa.float32(), dimension)
+        return found.append_column("v", pa.array([[0.0] * dimension] * 3, kind))
+
+    quarantine(kept).write(with_vectors(2))
+    with pytest.raises(TableSetupError, match="quarantine_uri"):
+        quarantine(kept).write(with_vectors(3))
+
+
 def test_a_table_whose_columns_have_the_names_of_ours(make_table: MakeTable) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("quarantine_at", pa.int64())])
     table = make_table(schema)
