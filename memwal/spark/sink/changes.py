@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
+from memwal.inputs.casts import cast_column, plan_cast
 from memwal.lsm.key_matches import newest_row_positions
 from memwal.region.rows import key_column
 
@@ -82,13 +85,7 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
     columns = []
     for target in schema:
         column = _column(rows, target.name)
-        try:
-            columns.append(column if column.type == target.type else column.cast(target.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidInputError(
-                f"column {target.name!r} is {column.type} in the batch and {target.type} in "
-                f"the table, and does not fit: {error}; cast it before the sink"
-            ) from error
+        columns.append(column if column.type == target.type else _cast(column, target))
         if target.name in required and columns[-1].null_count:
             raise InvalidInputError(
                 f"key column {target.name!r} is null in {columns[-1].null_count} rows of the "
@@ -97,6 +94,36 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
     return pa.Table.from_arrays(
         columns, schema=pa.schema([pa.field(f.name, f.type) for f in schema])
     )
+
+
+def _cast(column: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
+    """Cast a column as writers do, and timestamps with a time zone to their time in UTC."""
+    local = _without_zones(column.type)
+    cast = plan_cast(local, target.type)
+    if cast is None:
+        raise InvalidInputError(
+            f"column {target.name!r} is {column.type} in the batch, which {target.type}, its type "
+            "in the table, does not hold; cast it before the sink"
+        )
+    starts = accumulate(map(len, column.chunks), initial=0)
+    chunks = [
+        cast_column(target.name, cast, chunk.cast(local), target.type, start)
+        for chunk, start in zip(column.chunks, starts, strict=False)
+    ]
+    return pa.chunked_array(chunks, target.type)
+
+
+def _without_zones(kind: pa.DataType) -> pa.DataType:
+    """Return a type of Spark with timestamps without a time zone, also in nested types."""
+    if pt.is_timestamp(kind):
+        return pa.timestamp(kind.unit)
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_zones(kind.value_type)))
+    if pt.is_map(kind):
+        return pa.map_(_without_zones(kind.key_type), _without_zones(kind.item_type))
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_without_zones(field.type)) for field in kind])
+    return kind
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:

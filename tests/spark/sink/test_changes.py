@@ -1,6 +1,9 @@
 """Rows of a batch as changes: the newest of each key, in the types of the table."""
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -46,11 +49,69 @@ class TestNewest:
         with pytest.raises(InvalidInputError, match=f"'{column}'"):
             self.newest(rows.set_column(place, column, nulls))
 
-    def test_types_become_those_of_the_table_or_are_refused(self) -> None:
-        schema = pa.schema([("v", pa.list_(pa.float32(), 2)), ("u", pa.uint8()), ("n", pa.int16())])
-        rows = pa.table({"n": [1], "u": pa.array([255], pa.int16()), "v": [[0.5, 2.0]]})
-        assert as_table_types(rows, schema).schema.types == schema.types
-        with pytest.raises(InvalidInputError, match="'u'"):
-            as_table_types(rows.set_column(1, "u", pa.array([256], pa.int16())), schema)
+
+WORDS = pa.dictionary(pa.int8(), pa.string())
+ZONED = pa.timestamp("us", "Europe/Berlin")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DAY = date(2026, 1, 1)
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("given", "target", "expected"),
+        [
+            (pa.array([255], pa.int16()), pa.uint8(), 255),
+            (pa.array([Decimal(2**63)], pa.decimal128(20)), pa.uint64(), 2**63),
+            (pa.array([Decimal("1.50")], pa.decimal128(4, 2)), pa.decimal128(4, 1), Decimal("1.5")),
+            (pa.array([[0.5, 2.0]]), pa.list_(pa.float32(), 2), [0.5, 2.0]),
+            (pa.array(["a"]), pa.large_string(), "a"),
+            (pa.array(["a"]), WORDS, "a"),
+            (pa.array([b"0123456789abcdef"]), pa.uuid(), UUID(bytes=b"0123456789abcdef")),
+            (pa.array([NOON], ZONED), pa.timestamp("s", "UTC"), NOON),
+            (pa.array([NOON], ZONED), pa.timestamp("ms"), NOON.replace(tzinfo=None)),
+            (
+                pa.array([[{"at": NOON}]], pa.list_(pa.struct([("at", ZONED)]))),
+                pa.large_list(pa.struct([("at", pa.timestamp("ms"))])),
+                [{"at": NOON.replace(tzinfo=None)}],
+            ),
+            (
+                pa.array([[(DAY, NOON)]], pa.map_(pa.date32(), ZONED)),
+                pa.map_(pa.date32(), pa.timestamp("ms")),
+                [(DAY, NOON.replace(tzinfo=None))],
+            ),
+            (pa.nulls(1), pa.int64(), None),
+        ],
+    )
+    def test_become_those_of_the_table(
+        self, given: pa.Array, target: pa.DataType, expected: Any
+    ) -> None:
+        schema = pa.schema([("x", target)])
+        rows = pa.table({"x": pa.chunked_array([given, given])})
+        converted = as_table_types(rows, schema)
+        assert converted.schema.types == schema.types
+        assert converted["x"].to_pylist() == [expected] * 2
+
+    @pytest.mark.parametrize(
+        ("given", "target"),
+        [
+            (pa.array([1, 256], pa.int16()), pa.uint8()),
+            (pa.array([1.0, 1.7]), pa.decimal128(10, 0)),
+            (pa.array([1.0, 1e300]), pa.float32()),
+            (pa.array([NOON.replace(hour=0), NOON], ZONED), pa.date32()),
+            (pa.array([0, 7]), pa.bool_()),
+            (
+                pa.array([None, {"street": "s", "zip": "z"}]),
+                pa.struct([("street", pa.string())]),
+            ),
+        ],
+    )
+    def test_that_would_change_a_value_are_refused(
+        self, given: pa.Array, target: pa.DataType
+    ) -> None:
+        rows = pa.table({"price": given})
+        with pytest.raises(InvalidInputError, match="price"):
+            as_table_types(rows, pa.schema([("price", target)]))
+
+    def test_of_a_column_that_is_missing(self) -> None:
         with pytest.raises(InvalidInputError, match="'v'"):
-            as_table_types(rows.drop_columns("v"), schema)
+            as_table_types(pa.table({"n": [1]}), pa.schema([("v", pa.int64())]))
