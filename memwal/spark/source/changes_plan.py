@@ -66,6 +66,7 @@ class ChangesSnapshot:
     stored: Mapping[UUID, int]
     named: tuple[FlushedGeneration, ...]
     unseen: tuple[FlushedGeneration, ...]
+    undone: Mapping[UUID, int]
     columns: tuple[str, ...]  # of the table, in this order
     filter: str | None  # in parentheses
     tags: tuple[ReadTag, ...]  # that keep the snapshot stored
@@ -187,6 +188,7 @@ def plan_changes(
         stored=state.stored,
         named=() if since is None else since.named,
         unseen=() if since is None else since.unseen,
+        undone={} if since is None else since.base.undone,
         columns=columns,
         filter=filter,
         tags=tags,

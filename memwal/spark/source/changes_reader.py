@@ -6,6 +6,7 @@ Like a load, a task finds the newest row of each key itself, from the keys of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -89,7 +90,7 @@ def _since(base: BaseTable, snapshot: ChangesSnapshot, *, is_removed_read: bool)
     """
     if snapshot.after is None:
         return None
-    changes = NO_CHANGES
+    changes = replace(NO_CHANGES, undone=snapshot.undone)
     if is_removed_read:
         changes = changes_since(snapshot.after, base, snapshot.seen, snapshot.stored)
     return Since(snapshot.after, snapshot.seen, changes, snapshot.named, snapshot.unseen)

@@ -4,7 +4,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, flush, keys, rows
+from support.data.tables import MakeTable, flush, flush_and_merge, keys, rows, state
 from support.oracles.native import dataset
 
 import memwal
@@ -54,6 +54,23 @@ def test_tokens_in_the_wrong_order(table: memwal.Table) -> None:
     assert read(load, plan_of(load, tokens[0], tokens[1])).num_rows == 1
     with pytest.raises(InvalidInputError):
         plan_of(load, tokens[2], tokens[1])
+
+
+def test_newer_rows_in_the_log_of_what_is_merged_again(table: memwal.Table) -> None:
+    """The generation is told again, but not in place of the row in the log."""
+    flush_and_merge(table, {1: 0})
+    before = table.base().version
+    flush_and_merge(table, {1: 1, 9: 1})
+    writer = table.writer()
+    writer.upsert(rows({1: 2}))
+    writer.abort()
+    load = load_of(table, fresh=True, partitions=4)
+    after = load.newest()
+    table.restore(before, merge_again=True)
+    until = load.newest()
+    found = read(load, plan_of(load, after, until))
+    assert state(found) == {1: 2, 9: 1}
+    assert found.equals(table.changes(after, until=until).to_table().sort_by(ORDER))
 
 
 @pytest.mark.few(2)
