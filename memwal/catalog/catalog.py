@@ -214,7 +214,10 @@ class Catalog(History):
             return _folder(session.merge(row))
 
     def folders(self) -> list[TableFolder]:
-        """Return the folders whose tables are registered, by address."""
+        """Return the folders whose tables are registered, by address.
+
+        A folder whose policy cannot be read has a ``problem``.
+        """
         with self._database.reading() as session:
             rows = session.scalars(select(TableFolderRow).order_by(TableFolderRow.uri))
             return [_folder(row) for row in rows]
@@ -445,7 +448,9 @@ def _table(row: ManagedTableRow) -> ManagedTable:
 
 
 def _folder(row: TableFolderRow) -> TableFolder:
-    return record_of(TableFolder, row, policy=Policy.from_dict(row.policy))
+    command = "register --all {} -p KEY=VALUE"
+    policy, problem = read_policy(row.uri, row.policy, command=command)
+    return record_of(TableFolder, row, policy=policy, problem=problem)
 
 
 def _check_owner(owner: str) -> str:

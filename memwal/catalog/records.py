@@ -196,6 +196,9 @@ class TableFolder(JsonRecord):
     """Person or team to ask about its tables."""
     enabled: bool
     """True if its tables are maintained from their registration on."""
+    problem: str | None = None
+    """Why the policy in the catalog cannot be read, and what to do. ``policy`` is the default one
+    then, and no table is registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,14 +306,19 @@ class AirflowReport:
     """All problems at that time."""
 
 
-def read_policy(name: str, values: object) -> tuple[Policy, str | None]:
-    """Return the policy of a table as it is stored; if it cannot be read, the default and why."""
+def read_policy(
+    name: str, values: object, *, command: str = "policy set {} KEY=VALUE"
+) -> tuple[Policy, str | None]:
+    """Return the stored policy of a table; if it cannot be read, the default and why.
+
+    ``command`` of ``memwal catalog`` stores another one; braces stand for the name.
+    """
     try:
         return Policy.from_dict(cast("JsonMapping", values)), None
     except InvalidInputError as error:
         return Policy(), (
             f"the policy of {name} in the catalog cannot be read: {error} Set it anew, from the "
-            f"default one: memwal catalog policy set {name} KEY=VALUE ..."
+            f"default one: memwal catalog {command.format(name)} ..."
         )
 
 

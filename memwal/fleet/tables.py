@@ -314,10 +314,12 @@ def register_folder(
     Raises
     ------
     InvalidInputError
-        There is no such folder, or the options cannot be read.
+        There is no such folder, or its policy or the options cannot be read.
     StoreAccessError, StoreUnavailableError
         A folder could not be listed.
     """
+    if folder.problem is not None:
+        raise InvalidInputError(folder.problem)
     ref = folder.storage_options_ref
     if storage_options is None and ref is not None:
         storage_options = _read_options(ref, folder.uri)

@@ -4,6 +4,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 from sqlalchemy import text
 from support.data import statuses
@@ -33,8 +35,9 @@ from memwal.errors import (
     SparkUnavailableError,
     StoreAccessError,
 )
-from memwal.fleet import overview
+from memwal.fleet import Fleet, overview, register_folder
 from memwal.fleet.health import Health
+from memwal.fleet.tables import add_folder
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import TableStatus
 from memwal.util.retry import LostRaceError
@@ -119,6 +122,26 @@ class TestUnreadablePolicies:
         assert [table.name for table in read_snapshot(tmp_path / "tables.json")] == ["b"]
         a.update("a", policy=Policy(priority=3))
         assert (a.get("a").policy.priority, errors(a)) == (3, {})
+
+    @pytest.mark.parametrize("policy", SPOILED)
+    def test_its_folder_registers_no_table_and_is_replaced_or_removed(
+        self, a: Catalog, tmp_path: Path, policy: str
+    ) -> None:
+        address = str(tmp_path / "lake")
+        lance.write_dataset(pa.table({"a": [1]}), tmp_path / "lake" / "new.lance")
+        a.add_folder(address, policy=Policy(priority=3))
+        spoil_policy(a, address, policy)
+        (folder,) = a.folders()
+        assert (folder.policy, folder.problem is None) == (Policy(), False)
+        with pytest.raises(InvalidInputError, match=re.escape(f"register --all {address}")):
+            register_folder(a, folder)
+        Fleet(a).run_once()
+        assert [table.name for table in a.list()] == ["a"]
+        assert a.remove_folder(address) == folder
+        a.add_folder(address)
+        spoil_policy(a, address, policy)
+        assert [table.name for table in add_folder(a, address)] == ["new"]
+        assert a.folders()[0].problem is None
 
     def test_it_is_the_one_reason_that_the_status_was_not_read(self, a: Catalog) -> None:
         spoil_policy(a, "a", "{")

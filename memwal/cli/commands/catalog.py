@@ -236,8 +236,8 @@ def folders(catalog: Catalog) -> Output:
     """List the folders whose tables are registered."""
     return records_output(
         catalog.folders(),
-        ("address", "maintained", "owner", "storage options"),
-        ("uri", "enabled", "owner", "storage_options_ref"),
+        ("address", "maintained", "owner", "storage options", "problem"),
+        ("uri", "enabled", "owner", "storage_options_ref", "problem"),
     )
 
 

@@ -19,9 +19,10 @@ IDLE = Policy(
 
 
 def spoil_policy(catalog: Catalog, table: str, policy: str) -> None:
-    """Put a text in the place of the policy of a table."""
+    """Put a text in the place of the policy of a table, or of the folder at this address."""
     with catalog.database.writing() as session:
-        session.execute(
-            text("UPDATE managed_tables SET policy = :policy WHERE name = :table"),
-            {"policy": policy, "table": table},
-        )
+        for rows, key in ("managed_tables", "name"), ("table_folders", "uri"):
+            session.execute(
+                text(f"UPDATE {rows} SET policy = :policy WHERE {key} = :table"),
+                {"policy": policy, "table": table},
+            )
