@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
+from memwal.feed.change_rows import CHANGE_COLUMNS
 from memwal.lsm.region_places import router_in_force
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import Router
@@ -79,6 +80,13 @@ def plan_write(
         )
     if options.op_column in key:
         raise InvalidInputError(f"op_column {options.op_column!r} is a column of the table's key")
+    beside_key = sorted({*spec.columns}.difference(key))
+    if options.op_column == CHANGE_COLUMNS[0] and beside_key:
+        raise InvalidInputError(
+            f"deletes of a feed lack the columns {', '.join(beside_key)}, which tell the regions "
+            f"of {uri}: write into a table that is divided by its key, or leave op_column out if "
+            "nothing is deleted"
+        )
     changes = ChangeColumns(
         op_column=options.op_column,
         delete_ops=options.delete_ops,

@@ -86,6 +86,14 @@ def test_what_does_not_fit_the_table(make_table: MakeTable) -> None:
         check(table, op_column="id")
 
 
+def test_deletes_of_a_feed_tell_regions_by_the_key_alone(make_table: MakeTable) -> None:
+    check(make_table(buckets=2), *COLUMNS, "_change", op_column="_change")
+    table = make_table(region_spec=memwal.RegionSpec.bucket("n", 2, immutable=True))
+    check(table, *COLUMNS, "op", op_column="op")
+    with pytest.raises(InvalidInputError, match="columns n,"):
+        check(table, *COLUMNS, "_change", op_column="_change")
+
+
 @pytest.mark.parametrize("options", [{"op_column": "text"}, {"partial": "true"}])
 def test_deletes_and_parts_need_a_key(make_table: MakeTable, options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError, match="primary key"):
