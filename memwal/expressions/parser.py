@@ -453,7 +453,8 @@ def _cast(node: Truth | Value, type_name: str) -> Value:
         if node.kind in ("text", type_name) and type_name in _TIME_TYPES:
             return Constant(type_name, node.value)
         if node.kind == "date" and type_name == "timestamp":
-            return Constant(type_name, node.value)
+            # Still a date: engines drop a time of day in its text.
+            return node
     return Opaque()
 
 

@@ -254,6 +254,8 @@ MIDNIGHT = {"at": datetime.datetime(2026, 3, 15)}
         ("calendar", "at::date <= cast('2026-03-15' as date)", NOON, False),
         # SQL leaves the time of day out.
         ("hour", "at = cast('2026-03-15 12:30:00' as date)", MIDNIGHT, False),
+        ("hour", "at = '2026-03-15 12:30:00'::date::timestamp", MIDNIGHT, False),
+        ("hour", "at = '2026-03-15'::date::timestamp", NOON, True),
         ("calendar", "date_part('year', at) = 2026 and date_part('month', at) = 4", NOON, True),
         ("hour", "date_part('hour', at) between 13 and 23", NOON, True),
         ("unsharded", "id = 3", {"id": 7}, False),
