@@ -214,13 +214,11 @@ def retry_delay(attempts: int) -> timedelta:
 def _lock_row(session: Session, new: Row, key: tuple[str, str], now: datetime) -> Row:
     """Lock and return the row with a key until the end of the transaction; insert it if absent."""
     kind = type(new)
-    row = session.get(kind, key, with_for_update=True)
-    if row is None:
+    # Another process may insert the row just before, and delete it again before it is locked.
+    while (row := session.get(kind, key, with_for_update=True, populate_existing=True)) is None:
         new.reason, new.since, new.attempts, new.next_try_at = "", now, 0, now
-        # Another process may have inserted it just now.
         with contextlib.suppress(IntegrityError), session.begin_nested():
             session.add(new)
-        row = session.get_one(kind, key, with_for_update=True, populate_existing=True)
     return row
 
 

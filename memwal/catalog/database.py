@@ -15,9 +15,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
 
 from memwal.catalog.models import HEAD_REVISION
 from memwal.errors import (
+    ConflictError,
     InvalidInputError,
     MissingExtraError,
     StoreAccessError,
@@ -230,6 +232,16 @@ class Database:
             raise InvalidInputError(
                 f"The catalog {self.shown_url} cannot keep, or look for, what it was given: a "
                 "number has 64 bits, and a text is Unicode without a NUL."
+            ) from error
+        except (StaleDataError, sa.exc.NoResultFound) as error:
+            raise ConflictError(
+                f"A row of the catalog {self.shown_url} was deleted by another process during the "
+                "call, which wrote nothing; call again."
+            ) from error
+        except sa.exc.TimeoutError as error:
+            raise StoreUnavailableError(
+                f"The catalog {self.shown_url} did not answer: all connections of this process "
+                "wait for it."
             ) from error
         except sa.exc.IntegrityError:
             # The caller knows which constraint it violated.

@@ -32,6 +32,7 @@ from memwal.errors import (
     ConflictError,
     InvalidInputError,
     LeaseLostError,
+    MemWalError,
     ObjectNotFoundError,
     StoreUnavailableError,
     TableSetupError,
@@ -118,7 +119,7 @@ class Lease:
     def release(self) -> None:
         """Release the lease. Safe to call again, and after the lease was lost.
 
-        If the database does not answer, the lease expires by itself.
+        If the database does not answer or refuses, the lease expires by itself.
         """
         if self._over.is_set():
             return
@@ -129,7 +130,7 @@ class Lease:
             self._lost = "it was released"
             try:
                 self._leases.end(self.resource, self.token)
-            except StoreUnavailableError as error:
+            except MemWalError as error:
                 logger.warning(
                     "the lease of %s was not released, it will expire: %s", self.resource, error
                 )
@@ -158,14 +159,14 @@ class Lease:
                 return
             try:
                 renewed = self._leases.renew(self.resource, self.token, self.ttl)
-            except StoreUnavailableError as error:
-                logger.warning("the lease of %s was not renewed yet: %s", self.resource, error)
-                pause = usual / 4
-                continue
             except TableSetupError as error:
                 # A migration excluded this program: its work ends before the next commit.
                 self._lose(str(error))
                 return
+            except MemWalError as error:
+                logger.warning("the lease of %s was not renewed yet: %s", self.resource, error)
+                pause = usual / 4
+                continue
             if not renewed:
                 self._lose("it ran out or was taken away")
                 return

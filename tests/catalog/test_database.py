@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import event, text
+from sqlalchemy import create_engine, event, text
 from support.processes import running_python
 
 import memwal.catalog.database as database_module
@@ -124,6 +124,18 @@ def test_a_lock_held_too_long_is_an_error_that_says_so(
     holder.close()
     assert other.register("a", uri="/data/a.lance").name == "a"
     other.close()
+
+
+def test_a_database_whose_connections_are_all_in_use_is_unavailable(url: str) -> None:
+    catalog = Catalog(url)
+    catalog.migrate()
+    catalog.close()
+    engine = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.01)
+    catalog.database.engine = engine
+    with engine.connect(), pytest.raises(StoreUnavailableError):
+        catalog.list()
+    assert catalog.list() == []
+    catalog.close()
 
 
 def test_readers_are_not_held_up_by_a_writer(catalog: Catalog, tmp_path: Path) -> None:

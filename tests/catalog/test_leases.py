@@ -18,7 +18,13 @@ from memwal.catalog import Catalog
 from memwal.catalog.database import Database
 from memwal.catalog.leases import Leases, default_holder
 from memwal.catalog.models import LeaseRow
-from memwal.errors import ConflictError, InvalidInputError, LeaseLostError, ObjectNotFoundError
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    LeaseLostError,
+    ObjectNotFoundError,
+    StoreAccessError,
+)
 
 CHILD = Path(__file__).with_name("_lease_child.py")
 LONG = timedelta(minutes=5)
@@ -115,6 +121,27 @@ def test_durations_may_be_seconds(leases: Leases) -> None:
 def test_resources_have_a_length(leases: Leases, resource: str) -> None:
     with pytest.raises(InvalidInputError):
         leases.acquire(resource)
+
+
+def test_a_holder_goes_on_while_the_database_refuses_writes(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = []
+
+    def refuse(*_: object) -> None:
+        refusals.append("as a standby does until it is the primary")
+        raise StoreAccessError(refusals[-1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "renew", refuse)
+        lease = catalog.leases.acquire("t", ttl=timedelta(seconds=12))
+        before = catalog.leases.list()[0].expires_at
+        until(lambda: bool(refusals))
+    until(lambda: catalog.leases.list()[0].expires_at > before)
+    lease.check()
+    monkeypatch.setattr(Leases, "end", refuse)
+    lease.release()
+    assert lease.lost
 
 
 @pytest.mark.few(1)

@@ -1,19 +1,27 @@
 """The catalog on a real PostgreSQL, where it could differ from SQLite."""
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from support.data.postgres import PostgresServer
 from support.processes import running_python
 
 from memwal.catalog import Catalog
 from memwal.catalog.database import MIGRATE_COMMAND, Database, database_time
-from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
+from memwal.catalog.models import FailedJobRow, ManagedTableRow
+from memwal.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotRegisteredError,
+    StoreUnavailableError,
+    TableSetupError,
+)
 
 
 def test_an_address_is_stored_absolute_or_refused(each_catalog: Catalog) -> None:
@@ -80,6 +88,50 @@ def test_a_connection_that_breaks_in_a_transaction_is_unavailable(postgres_url: 
         killer.engine.dispose()
         session.execute(select(1))
     database.engine.dispose()
+
+
+@pytest.fixture
+def two(postgres_url: str) -> Iterator[tuple[Catalog, Catalog]]:
+    """Return one catalog as two processes have it."""
+    catalogs = Catalog(postgres_url), Catalog(postgres_url)
+    yield catalogs
+    for catalog in catalogs:
+        catalog.close()
+
+
+def test_a_failure_is_recorded_though_another_process_records_and_clears_it_meanwhile(
+    two: tuple[Catalog, Catalog],
+) -> None:
+    here, there = two
+    event.listen(
+        FailedJobRow,
+        "before_insert",
+        lambda *_: there.backoffs.record_failure("flights", "merge", "theirs"),
+        once=True,
+    )
+    event.listen(
+        here.database.engine,
+        "rollback_savepoint",
+        lambda *_: there.backoffs.clear_failure("flights", "merge"),
+        once=True,
+    )
+    failed = here.backoffs.record_failure("flights", "merge", "ours")
+    assert (failed.reason, failed.attempts) == ("ours", 1)
+    assert there.backoffs.failed_jobs() == [failed]
+
+
+def test_a_row_that_another_process_deletes_meanwhile_is_a_conflict(
+    two: tuple[Catalog, Catalog],
+) -> None:
+    here, there = two
+    here.register("flights", uri="/data/flights.lance")
+    event.listen(
+        ManagedTableRow, "before_update", lambda *_: there.unregister("flights"), once=True
+    )
+    with pytest.raises(ConflictError):
+        here.update("flights", owner="data")
+    with pytest.raises(NotRegisteredError):
+        here.update("flights", owner="data")
 
 
 def test_threads_share_a_catalog(each_catalog: Catalog) -> None:
