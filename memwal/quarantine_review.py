@@ -129,7 +129,7 @@ def _unwritable(table: Table, rows: pa.Table) -> list[tuple[str, ...]]:
     columns = [single_array(rows.column(name)) for name in row_schema.base_schema.names]
     flags = pa.repeat(pa.scalar(False), rows.num_rows)
     stored = pa.RecordBatch.from_arrays([*columns, flags], schema=row_schema.schema)
-    problems = row_schema.find_problems(stored)
+    problems = row_schema.find_problems(stored, exact=True)
     return [(problems[n],) if n in problems else () for n in range(rows.num_rows)]
 
 

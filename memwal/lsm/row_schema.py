@@ -7,7 +7,6 @@ fail are refused before they go to the log.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.format.wal_layout import has_dictionaries
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
 from memwal.inputs.dictionaries import to_dictionaries
+from memwal.inputs.json_text import find_invalid_json, repeats_name
 from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
 from memwal.lsm.logged_blobs import log_schema, to_logged
 from memwal.region.rows import align_rows, stored_schema
@@ -216,11 +216,12 @@ class RowSchema:
             )
         return [part for part in align_rows(table, self.schema).to_batches() if part.num_rows]
 
-    def find_problems(self, rows: pa.RecordBatch) -> dict[int, str]:
+    def find_problems(self, rows: pa.RecordBatch, *, exact: bool = False) -> dict[int, str]:
         """Return the row numbers of stored rows that cannot be flushed or merged, and why.
 
         Makes the checks of :meth:`convert_upserts` and :meth:`convert_deletes`, except that a null
-        struct is allowed. Values are not in the texts.
+        struct is allowed, and without ``exact`` also JSON that is stored as another value. Values
+        are not in the texts.
         """
         flags = rows.column(TOMBSTONE)
         problems = {
@@ -238,7 +239,7 @@ class RowSchema:
             if not field.nullable:
                 for number in upserts[_null_mask(values)]:
                     problems.setdefault(int(number), f"column {field.name} is null and may not be")
-            for check in _checks_for(field, None, null_structs=True):
+            for check in _checks_for(field, None, null_structs=True, exact=exact):
                 if check(values) is None:
                     continue
                 for index, number in enumerate(upserts):
@@ -246,6 +247,19 @@ class RowSchema:
                     if problem is not None:
                         problems.setdefault(int(number), f"column {field.name} has {problem}")
         return problems
+
+    def find_repeated_names(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the row numbers of rows that have a name twice in a JSON object, and the column.
+
+        Earlier versions of memwal logged such rows, which no flush can store.
+        """
+        return {
+            number: f"column {field.name} has JSON with a name twice in an object"
+            for field in self.base_schema
+            if isinstance(field.type, pa.JsonType)
+            for number, text in enumerate(rows.column(field.name).storage.to_pylist())
+            if text is not None and repeats_name(text)
+        }
 
     def _plan_upserts(self, schema: pa.Schema) -> _ConversionPlan:
         self._check_names(schema.names)
@@ -287,7 +301,11 @@ class RowSchema:
             checks=tuple(
                 (number, checks)
                 for number, field in enumerate(fields)
-                if (checks := _checks_for(field, self._location, null_structs=self._null_structs))
+                if (
+                    checks := _checks_for(
+                        field, self._location, null_structs=self._null_structs, exact=True
+                    )
+                )
             ),
             is_identity=sources == list(range(len(schema))) and not any(casts),
         )
@@ -427,7 +445,7 @@ def _misfit(plan: _ConversionPlan, given: pa.Table | pa.RecordBatch) -> InvalidI
 
 
 def _checks_for(
-    field: pa.Field, location: TableLocation | None, *, null_structs: bool
+    field: pa.Field, location: TableLocation | None, *, null_structs: bool, exact: bool
 ) -> tuple[ValueCheck, ...]:
     """Return the checks that the values of a column need; none for most types."""
     if is_blob_v2(field):
@@ -436,7 +454,7 @@ def _checks_for(
     if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
         checks.append(_find_invalid_utf8)
     if _contains_type(field.type, lambda kind: isinstance(kind, pa.JsonType)):
-        checks.append(_find_invalid_json)
+        checks.append(partial(find_invalid_json, exact=exact))
     if _has_required(field.type) or (not null_structs and _contains_type(field.type, pt.is_struct)):
         checks.append(lambda values: _find_forbidden_null(values, field, null_structs))
     return tuple(checks)
@@ -459,16 +477,6 @@ def _find_invalid_utf8(values: pa.Array) -> str | None:
             values.validate(full=True)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return "text that is not valid UTF-8"
-    return None
-
-
-def _find_invalid_json(values: pa.Array) -> str | None:
-    try:
-        for text in getattr(values, "storage", values).to_pylist():
-            if text is not None:
-                json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return "text that is not valid JSON"
     return None
 
 

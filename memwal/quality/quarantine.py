@@ -176,10 +176,11 @@ def _with_origin(rows: pa.Table, described: Mapping[str, object]) -> pa.Table:
     }
     whole = pa.table({name: meta[name] for name in _META.names}, schema=_META)
     # Field metadata is dropped: it may mark a primary key, and the key here is the origin.
-    # Blobs are plain values there, since Lance's merge_insert takes no external ones.
+    # Blobs are plain values there, since Lance's merge_insert takes no external ones. JSON is text:
+    # Lance refuses some that other clients log.
     for field, column in zip(rows.schema, rows.columns, strict=True):
         kind = field.type
-        if is_blob_v2(field):
+        if is_blob_v2(field) or isinstance(kind, pa.JsonType):
             kind = kind.storage_type
             column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind)
         whole = whole.append_column(pa.field(field.name, kind), column)

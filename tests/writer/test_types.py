@@ -208,6 +208,11 @@ def test_other_forms_of_the_same_values(make_table: MakeTable, name: str) -> Non
         ),
         pytest.param(pa.json_(), pa.array(["{"], pa.string()).cast(pa.json_()), id="no-json"),
         pytest.param(
+            pa.json_(),
+            pa.array(['{"a": 1, "\\u0061": 2}'], pa.string()).cast(pa.json_()),
+            id="json-with-a-name-twice",
+        ),
+        pytest.param(
             pa.large_string(),
             pa.array([b"\xff"], pa.large_binary()).view(pa.large_string()),
             id="large-text-that-is-no-utf-8",

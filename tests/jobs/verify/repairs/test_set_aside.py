@@ -20,10 +20,11 @@ from support.oracles import native
 from support.stores.faulty_store import FaultyStores, Killed
 
 import memwal
-from memwal.errors import MemWalError, RegionFencedError
+from memwal.errors import CorruptDataError, MemWalError, RegionFencedError
 from memwal.jobs.verify import repair, verify
 from memwal.jobs.verify.repairs.rebuild import rebuild_generation
 from memwal.jobs.verify.repairs.set_aside import set_aside_unusable_rows
+from memwal.lsm import row_schema
 from memwal.quality.quarantine import origins_of
 from memwal.quarantine_review import discard, release, waiting_rows
 
@@ -101,6 +102,36 @@ def test_an_entry_without_any_usable_row(make_table: MakeTable) -> None:
     assert generations(table) == [1]
     table.upsert(rows({2: 2}))
     assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+
+
+def test_json_that_an_earlier_version_logged(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object has a name twice: no flush can store it."""
+    key = pa.field("id", pa.int64(), nullable=False)
+    table = make_table(pa.schema([key, pa.field("j", pa.json_())]), data_storage_version="2.2")
+    texts = ["{}", '{"a": 1, "a": 2}', None, "NaN"]
+    monkeypatch.setattr(row_schema, "find_invalid_json", lambda _values, **_: None)
+    writer = table.writer()
+    writer.upsert({"id": [1, 2, 3, 4], "j": texts})
+    writer.abort()
+    monkeypatch.undo()
+
+    with table.writer() as writer, pytest.raises(CorruptDataError, match="row 1: column j"):
+        writer.claim()
+    report = verify(table.location)
+    assert [finding.code for finding in report.findings] == ["log-rows-unusable"]
+    (action,) = repair(table.location, report, dry_run=False)
+    assert action.state == "done"
+    assert quarantine(table).read().select(["id", "j"]).to_pylist() == [{"id": 2, "j": texts[1]}]
+    table.upsert({"id": [5], "j": ["[]"]})
+    table.checkpoint()
+    found = {row["id"]: row["j"] for row in table.scan().to_pylist()}
+    assert found == {1: "{}", 3: None, 4: "null", 5: "[]"}
+    waiting = waiting_rows(table, quarantine(table))
+    result = release(table, quarantine(table), origins_of(waiting))
+    assert not result.released
+    assert len(result.failing) == 1
 
 
 def test_many_generations(table: memwal.Table) -> None:

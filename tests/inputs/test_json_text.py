@@ -1,0 +1,79 @@
+"""JSON text that Lance refuses or stores as another value is found, and no other."""
+
+import json
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from memwal.inputs.json_text import find_invalid_json, repeats_name
+
+REFUSED = [
+    '{"a": 1, "a": 1}',
+    '{"a": 1, "\\u0061": 2}',
+    '[0, {"x": {"b": [], "c": 0, "b": {}}}]',
+    "{",
+    "-NaN",
+    "\ufeff1",
+]
+CHANGED = [
+    "NaN",
+    '{"a": [-Infinity]}',
+    "1e999",
+    "[0,-1.5E+309]",
+    "9" * 320,
+    "9" * 250 + "e99",
+    "1e0000400",
+    '"\\ud800"',
+    '{"\\uDE00\\uD83D": 0}',
+]
+KEPT = [
+    '{"a": {"a": 1}, "A": [{"a": 2}, {"a": 3}]}',
+    '["NaN", "Infinity", "1e999", " 1e999"]',
+    "1e308",
+    "[1.0e-007, 123456789012345678]",
+    '"' + "9" * 320 + '"',
+    '"\\ud83d\\ude00 \\u00e9 \\\\ud800"',
+    " [ ] ",
+    "null",
+]
+
+
+def stored(text: str, tmp_path: Path) -> object:
+    """Return the value that Lance stores."""
+    column = pa.array([text], pa.string()).cast(pa.json_())
+    dataset = lance.write_dataset(
+        pa.table({"j": column}), tmp_path / "stored", data_storage_version="2.2"
+    )
+    return json.loads(dataset.to_table()["j"].to_pylist()[0])
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_text_that_lance_refuses(text: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="JSON"):
+        stored(text, tmp_path)
+    assert find_invalid_json(pa.array([text]), exact=False) is not None
+    assert repeats_name(text) == (text in REFUSED[:3])
+
+
+@pytest.mark.parametrize("text", CHANGED)
+def test_text_that_lance_stores_as_another_value(text: str, tmp_path: Path) -> None:
+    assert stored(text, tmp_path) != json.loads(text, parse_int=float)
+    assert find_invalid_json(pa.array([text]), exact=False) is None
+    assert not repeats_name(text)
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_other_text_is_kept(text: str, tmp_path: Path) -> None:
+    assert stored(text, tmp_path) == json.loads(text)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.json_()])
+def test_one_value_among_others(kind: pa.DataType) -> None:
+    def column(*texts: str | None) -> pa.Array:
+        return pa.array(texts, pa.string()).cast(kind)
+
+    assert find_invalid_json(column(*KEPT, None), exact=True) is None
+    for text in REFUSED + CHANGED:
+        assert find_invalid_json(column(None, *KEPT, text), exact=True) is not None
