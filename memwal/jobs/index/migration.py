@@ -201,12 +201,12 @@ class IndexMigration:
         Raises
         ------
         TableSetupError
-            Neither index exists.
+            Neither index exists, or they are not vector indexes over the same column.
         """
         base = open_base(self.location)
         base.require_mem_wal()
-        names = index_names(base)
-        if not names & {self.old, self.new}:
+        names = self._existing(base)
+        if not names:
             raise TableSetupError(
                 f"{self.location} has neither an index {self.old} nor one {self.new}"
             )
@@ -339,7 +339,7 @@ class IndexMigration:
         """
 
         def release_new(latest: BaseTable) -> IndexDetails:
-            if self.old not in maintained_index_names(latest) or self.old not in index_names(
+            if self.old not in maintained_index_names(latest) or self.old not in self._existing(
                 latest
             ):
                 raise ConflictError(
@@ -372,7 +372,7 @@ class IndexMigration:
         """Return the names of the maintained indexes, unless the migration was not started."""
         names = list(base.details.maintained_indexes)
         both = {self.old, self.new}
-        if not both <= set(names) or not both <= index_names(base):
+        if not both <= set(names) or not both <= self._existing(base):
             raise TableSetupError(
                 f"the migration of index {self.old} of {self.location} to {self.new} was not "
                 "started"
@@ -388,20 +388,23 @@ class IndexMigration:
     def _is_built(self, base: BaseTable) -> bool:
         """Return whether the new index exists, unless the migration cannot be started."""
         base.require_mem_wal()
-        old = self._require_old(base)
+        self._require_old(base)
         if self.old not in maintained_index_names(base):
             raise TableSetupError(
                 f"index {self.old} of {self.location} is not maintained; migrate one that is"
             )
-        new = describe_index(base, self.new)
-        if new is None:
-            return False
-        if list(new.fields) != list(old.fields) or not kind_of(new).is_vector:
+        return self.new in self._existing(base)
+
+    def _existing(self, base: BaseTable) -> set[str]:
+        """Return which of both indexes exist, unless they are not vector indexes of one column."""
+        found = [index for name in (self.old, self.new) if (index := describe_index(base, name))]
+        columns = {tuple(index.fields) for index in found}
+        if len(columns) > 1 or not all(kind_of(index).is_vector for index in found):
             raise TableSetupError(
-                f"{self.new} is an index of {self.location} over something else; choose another "
-                "name"
+                f"{self.old} and {self.new} of {self.location} are not vector indexes over the "
+                "same column; choose another name"
             )
-        return True
+        return {index.name for index in found}
 
     def _train(
         self, base: BaseTable, num_partitions: int | None, num_sub_vectors: int | None
@@ -440,7 +443,7 @@ class IndexMigration:
         doing = f"dropping index {index}"
 
         def drop(base: BaseTable) -> None:
-            if index in index_names(base):
+            if index in self._existing(base):
                 commit_durably(base, lambda dataset: dataset.drop_index(index), doing=doing)
 
         self._retry(drop, doing)

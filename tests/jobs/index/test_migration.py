@@ -225,6 +225,15 @@ def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
     assert index_names(table.base()) == {"id_idx", "idx", "beside"}
 
 
+@pytest.mark.parametrize("step", ["start", "status", "switch", "finish", "abort"])
+def test_no_step_touches_an_index_of_another_kind(table: memwal.Table, step: str) -> None:
+    """It bears the name of the new index, and stands before the old one as after a switch."""
+    with pytest.raises(TableSetupError):
+        getattr(IndexMigration(table.location, "idx", new="id_idx"), step)()
+    assert maintained(table) == ("id_idx", "idx")
+    assert index_names(table.base()) == {"id_idx", "idx"}
+
+
 def _killed_steps(
     store: FaultyStore, step: Callable[[], MigrationStatus], table: memwal.Table, *, commits: int
 ) -> None:
