@@ -248,6 +248,10 @@ class IndexMigration:
                 self._train(base, num_partitions, num_sub_vectors)
 
         def maintain(latest: BaseTable) -> IndexDetails:
+            if not self._is_built(latest):
+                raise ConflictError(
+                    f"another process dropped index {self.new} of {self.location}; start again"
+                )
             names = list(maintained_index_names(latest))
             if self.new in names and not latest.details.maintain_all_indexes:
                 return latest.details
@@ -336,6 +340,7 @@ class IndexMigration:
         ------
         ConflictError
             The old index is no longer maintained: finish the migration, or start one from the new.
+            Or another process has started the migration again.
         """
 
         def release_new(latest: BaseTable) -> IndexDetails:
@@ -442,9 +447,25 @@ class IndexMigration:
     def _drop(self, index: str) -> None:
         doing = f"dropping index {index}"
 
+        def is_released(base: BaseTable) -> bool:
+            return index not in base.details.maintained_indexes
+
         def drop(base: BaseTable) -> None:
-            if index in self._existing(base):
-                commit_durably(base, lambda dataset: dataset.drop_index(index), doing=doing)
+            if index not in self._existing(base):
+                return
+            # While this process was paused, another one may have started the migration again: in
+            # ``base``, or in a version that the commit would follow.
+            if not is_released(base):
+                raise ConflictError(
+                    f"another process maintains index {index} of {self.location} again; look at "
+                    "the status of the migration"
+                )
+            commit_durably(
+                base,
+                lambda dataset: dataset.drop_index(index),
+                doing=doing,
+                accept=lambda version: is_released(open_base(self.location, version=version)),
+            )
 
         self._retry(drop, doing)
 

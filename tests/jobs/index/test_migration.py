@@ -20,7 +20,12 @@ from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStore
 
 import memwal
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, TableSetupError
-from memwal.jobs.index.migration import IndexMigration, MigrationStatus, next_name
+from memwal.jobs.index.migration import (
+    IndexMigration,
+    MigrationStatus,
+    choose_indexes,
+    next_name,
+)
 from memwal.lsm.indexes.catchup import index_names
 from memwal.reader.base_indexes import find_index
 
@@ -306,6 +311,39 @@ def test_a_merge_while_it_finishes_is_noticed(faults: FaultyStores, table: memwa
             finishing.result()
 
     assert maintained(table) == ("id_idx", NEW, "idx")
+
+
+@pytest.mark.parametrize("skip", [0, 1], ids=["before the drop", "in the commit of the drop"])
+def test_an_abort_that_pauses_drops_no_index_that_is_maintained_again(
+    faults: FaultyStores, table: memwal.Table, skip: int
+) -> None:
+    migration(table).start()
+    store = faults.of(table.location)
+    pause = store.pause("create", TABLE_MANIFEST, after=not skip, skip=skip)
+    with pause.holding(migration(table).abort) as aborting:
+        assert migration(memwal.open(table.uri)).start().step == "started"
+
+    assert isinstance(aborting.exception(), ConflictError)
+    assert index_names(table.base()) == {"id_idx", "idx", NEW}
+    assert migration(table).status().step == "started"
+
+
+@pytest.mark.parametrize("lost", ["idx", NEW])
+def test_a_start_that_pauses_maintains_no_index_that_is_gone(
+    faults: FaultyStores, table: memwal.Table, lost: str
+) -> None:
+    migration(table).start()
+    choose_indexes(table.location, remove=[NEW])
+    pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
+    with pause.holding(migration(table).start) as starting:
+        others = memwal.open(table.uri)
+        if lost == NEW:
+            migration(others).abort()
+        else:
+            choose_indexes(others.location, remove=["idx"])
+
+    assert isinstance(starting.exception(), ConflictError | TableSetupError)
+    assert set(maintained(table)) == {"id_idx", "idx"} - {lost}
 
 
 def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
