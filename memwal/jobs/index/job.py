@@ -82,6 +82,10 @@ _NO_MODEL = (
     "index {} has no model yet, since Lance trains one from 256 rows on: rows are searched one by "
     "one, and merged generations stay until there are as many"
 )
+_NOT_TRAINED = (
+    "index {} has no model yet, and Lance cannot train one: {}; replace or delete vectors of huge "
+    "numbers, then build the index again: merged generations stay until then"
+)
 _MAX_ROUNDS = 5
 # Rows that an index refuses are shown up to this number.
 _MAX_SHOWN = 100
@@ -225,8 +229,14 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
             if guard is not None:
                 guard()
             if base.dataset.count_rows():
-                with lance_errors(f"extending index {task.index}"):
-                    _extend(base, task)
+                try:
+                    with lance_errors(f"extending index {task.index}"):
+                        _extend(base, task)
+                except InvalidInputError as error:
+                    if not _has_no_model(base, task.index):
+                        raise
+                    # The other indexes are extended. To find the rows, a model would be needed.
+                    return IndexOutcome(commits, warning=_NOT_TRAINED.format(task.index, error))
             else:
                 # Lance records no catch-up for an index that has nothing to cover.
                 update_details(

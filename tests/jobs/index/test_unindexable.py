@@ -147,3 +147,28 @@ def test_an_error_that_no_row_causes_is_raised(
     monkeypatch.setattr(job, "commit_durably", refuse)
     with pytest.raises(InvalidInputError, match="accepts nothing"):
         build_indexes(table.location)
+
+
+def test_an_index_without_a_model_keeps_no_other_behind(tmp_path: Path) -> None:
+    """Lance would train it now, and cannot with such a row."""
+    dataset = lance.write_dataset(vectors(dict.fromkeys(range(10))), tmp_path / "table.lance")
+    dataset.create_index("v", "IVF_PQ", name="v_idx", num_partitions=1, num_sub_vectors=2)
+    dataset.create_scalar_index("id", "BTREE", name="id_idx")
+    names = ["v_idx", "id_idx"]
+    spec = memwal.RegionSpec.unsharded()
+    table = memwal.enable(
+        tmp_path / "table.lance", primary_key="id", region_spec=spec, maintained_indexes=names
+    )
+    merge(table, {500: HUGE, **dict.fromkeys(range(20, 400))})
+
+    (warning,) = table.build_indexes().warnings
+
+    assert "v_idx" in warning
+    assert {lag.name: lag.rows > 0 for lag in table.status().indexes} == {
+        "v_idx": True,
+        "id_idx": False,
+    }
+    table.delete([500])
+    table.merge()
+    assert not table.build_indexes().warnings
+    assert not any(lag.rows for lag in table.status().indexes)
