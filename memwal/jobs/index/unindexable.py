@@ -31,9 +31,9 @@ import pyarrow.types as pt
 from lance.dataset import Index
 
 from memwal.base_table.commit import current_spec
-from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.boundary.lance_errors import first_line
-from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
+from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.lance_files import (
     DeletionFile,
     FileKind,
@@ -42,6 +42,7 @@ from memwal.format.lance_files import (
 )
 from memwal.jobs.job import UnindexableRow
 from memwal.jobs.merge.run_files import encode_rows, read_stored
+from memwal.lsm.indexes.catchup import describe_index
 from memwal.lsm.indexes.maintained import MaintainedIndex, index_of
 from memwal.lsm.region_places import router_in_force
 from memwal.quality.report import keys_as_json
@@ -123,11 +124,20 @@ def _delete(base: BaseTable, fragment: int, rows: npt.NDArray[np.uint64]) -> Del
 def recorded_rows(base: BaseTable) -> list[UnindexableRow]:
     """Return the recorded rows that their index still cannot hold, each once.
 
-    Records without such a row are deleted. Costs one listing if there are none.
+    ``base`` is any version. Records without such a row are deleted. Costs one listing if there are
+    none.
     """
     rows: dict[tuple[str, str], UnindexableRow] = {}
-    for info in list(base.location.store.list(f"{UNINDEXABLE_DIR}/")):
-        record = read_stored(base.location.store, info.key)
+    infos = list(base.location.store.list(f"{UNINDEXABLE_DIR}/"))
+    if infos:
+        # Another build may have recorded rows that were merged after ``base`` was read.
+        base = open_base(base.location)
+    for info in infos:
+        try:
+            record = read_stored(base.location.store, info.key)
+        except ObjectNotFoundError:
+            # Another build has deleted it since the listing.
+            continue
         left = _still_refused(base, record)
         if not left.num_rows:
             base.location.store.delete(info.key)
@@ -251,11 +261,18 @@ def _record(base: BaseTable, found: pa.Table) -> None:
 
 
 def _still_refused(base: BaseTable, record: pa.Table) -> pa.Table:
-    """Return the rows of a record that the base table has, and that their index refuses."""
+    """Return the rows of a record that the base table has, and that their index refuses.
+
+    Those of a damaged index are returned unchecked.
+    """
     names = _names(base)
-    index = index_of(base, record.column(_INDEX)[0].as_py()) if record.num_rows else None
-    if index is None or not set(names) <= set(record.column_names):
+    if not record.num_rows or not set(names) <= set(record.column_names):
         return record.slice(0, 0)
+    name = record.column(_INDEX)[0].as_py()
+    index = index_of(base, name)
+    if index is None:
+        # The files of a damaged index may come back.
+        return record.slice(0, 0) if describe_index(base, name) is None else record
     keys = record.select(names)
     top = index.column.partition(".")[0]
     with lance_errors(f"reading the rows that index {index.name} refused"):

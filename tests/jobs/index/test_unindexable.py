@@ -9,12 +9,15 @@ import pyarrow as pa
 import pytest
 from support.data.tables import REGION, folder
 from support.faults.collecting import DAY, collect
+from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.jobs.index import job
 from memwal.jobs.index.job import build_indexes
+from memwal.jobs.index.unindexable import UNINDEXABLE_DIR
 from memwal.jobs.job import JobResult
+from memwal.lsm.indexes import maintained
 
 DIMENSION = 8
 HUGE = [1e20] * DIMENSION
@@ -172,3 +175,53 @@ def test_an_index_without_a_model_keeps_no_other_behind(tmp_path: Path) -> None:
     table.merge()
     assert not table.build_indexes().warnings
     assert not any(lag.rows for lag in table.status().indexes)
+
+
+def records(table: memwal.Table) -> list[Path]:
+    return list((folder(table) / "_memwal" / "unindexable").glob("*"))
+
+
+def test_a_build_that_pauses_keeps_the_record_of_another(
+    faults: FaultyStores, table: memwal.Table
+) -> None:
+    """It has read a version without the row."""
+    pause = faults.of(table.location).pause("list", f"{UNINDEXABLE_DIR}/*")
+    with pause.holding(table.build_indexes) as building:
+        other = memwal.open(table.uri)
+        merge(other, {500: HUGE})
+        assert refused(other.build_indexes()) == {500: str(REGION)}
+
+    assert refused(building.result()) == {500: str(REGION)}
+    assert len(records(table)) == 1
+
+
+def test_a_record_that_another_build_deletes_is_no_error(
+    faults: FaultyStores, table: memwal.Table
+) -> None:
+    merge(table, {500: HUGE})
+    table.build_indexes()
+    pause = faults.of(table.location).pause("get", f"{UNINDEXABLE_DIR}/*")
+    with pause.holding(table.build_indexes) as building:
+        other = memwal.open(table.uri)
+        merge(other, {500: [2.0] * DIMENSION})
+        assert refused(other.build_indexes()) == {}
+
+    assert refused(building.result()) == {}
+
+
+def test_a_damaged_index_keeps_the_records(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may come back."""
+    monkeypatch.setattr(maintained, "_specs", {})
+    merge(table, {500: HUGE, 501: None})
+    table.build_indexes()
+    files = {path: path.read_bytes() for path in (folder(table) / "_indices").glob("*/*.idx")}
+    for path in files:
+        path.write_bytes(b"")
+    maintained._specs.clear()
+    assert table.build_indexes().warnings
+    for path, data in files.items():
+        path.write_bytes(data)
+
+    assert refused(table.build_indexes()) == {500: str(REGION)}
