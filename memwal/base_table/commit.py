@@ -19,6 +19,7 @@ the table from opening. Other stores are durable by themselves.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -55,16 +56,20 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 # The last one: a commit without rows touches no rows of another commit, and is refused for its
 # merge progress instead.
 _CONFLICT_WORDS = ("conflict", "concurrent", "contention", "stale sstable compaction")
+# A path in an error. In Lance's own source files, and in the answer of a store, the words count.
+_PATH = re.compile(r"(?<!\S)(?!\S*(\.rs:|<))\S*/\S*")
 # Syncing less takes no time worth another thread.
 _WRITE_BEHIND_BYTES = 64 << 20
 
 
-def is_conflict(error: Exception) -> bool:
+def is_conflict(error: Exception, location: TableLocation) -> bool:
     """Return whether a commit failed because of another one, and may be retried on top of it.
 
-    Lance raises ``OSError`` and ``ValueError``, with the cause in the text only.
+    Lance raises ``OSError`` and ``ValueError``, with the cause in the text only. Names of files in
+    it, and the address of the table, which may have spaces, do not count.
     """
-    text = str(error).lower()
+    folder = location.uri.rpartition("://")[2].partition("/")[2]
+    text = _PATH.sub("", str(error).lower().replace(f"{folder.lower()}/", "/"))
     return any(word in text for word in _CONFLICT_WORDS)
 
 
@@ -117,7 +122,7 @@ def commit_durably(
         translated = error
         if not isinstance(error, MemWalError):
             redact_store_response(error)
-            if is_conflict(error):
+            if is_conflict(error, base.location):
                 raise LostRaceError(f"{doing} met another commit: {first_line(error)}") from error
             translated = translate_lance_error(error, doing)
         signs = (TableSetupError, ObjectNotFoundError, CorruptDataError)
@@ -154,7 +159,7 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: object) -
         _run_through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
     except (ConflictError, OSError, RuntimeError, ValueError) as error:
         exists = isinstance(error, ConflictError) or "already exists" in str(error).lower()
-        if exists or is_conflict(error):
+        if exists or is_conflict(error, location):
             raise TableSetupError(
                 f"there is a table at {location} already; "
                 "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...) or the "
@@ -266,7 +271,7 @@ def commit_strictly(
     refusal = translate_lance_error(cause, f"committing to {base.location}")
     if isinstance(
         refusal, (StoreAccessError, StoreFullError, ResourceLimitError)
-    ) and not is_conflict(cause):
+    ) and not is_conflict(cause, base.location):
         raise refusal from cause
     raise LostRaceError(
         f"version {base.version} of {base.location} is no longer the latest; read it again"

@@ -13,11 +13,17 @@ from support.data.tables import MakeTable, base_state, folder, keys, merged, row
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores
 
 import memwal
-from memwal.base_table.commit import commit_details, commit_durably, update_details
+from memwal.base_table.commit import (
+    commit_details,
+    commit_durably,
+    is_conflict,
+    update_details,
+)
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     ConflictError,
     MemWalError,
+    ObjectNotFoundError,
     OutcomeUnknownError,
     StoreAccessError,
     StoreFullError,
@@ -25,6 +31,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.format.memwal_index import IndexDetails
+from memwal.storage.location import TableLocation
 
 # A version that is not named yet.
 STAGED = "_versions/*.manifest-*"
@@ -195,6 +202,34 @@ def test_a_table_without_mem_wal_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TableSetupError):
         commit_details(base, IndexDetails())
+
+
+@pytest.mark.parametrize("name", ["conflict", "too concurrent to name"])
+def test_the_address_of_a_table_decides_no_race(tmp_path: Path, name: str) -> None:
+    """Lance names the file that is missing."""
+    address = tmp_path / name / "table.lance"
+    lance.write_dataset(rows({1: 1}), address)
+    table = memwal.enable(address, primary_key="id", region_spec="unsharded")
+    for path in (folder(table) / "data").iterdir():
+        path.unlink()
+
+    with pytest.raises(ObjectNotFoundError):
+        commit_durably(table.base(), lambda dataset: dataset.create_scalar_index("n", "BTREE"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Commit conflict for version 7: concurrent commit at lake/t/_versions/7", True),
+        ("conflict: Not found: lake/t/data/1.lance", True),
+        ("409: <Error><Code>ConditionalRequestConflict</Code></Error>", True),
+        ("Not found: lake/t/data/conflict.lance, /src/commit.rs:1:2", False),
+        ("Dataset at path /concurrent/t.lance was not found", False),
+    ],
+)
+def test_paths_in_an_error_decide_no_race(text: str, expected: bool) -> None:
+    for uri in ("s3://bucket/lake/t", "s3://bucket/conflict"):
+        assert is_conflict(OSError(text), TableLocation(uri)) == expected
 
 
 def test_a_table_with_the_older_names_of_versions(tmp_path: Path) -> None:

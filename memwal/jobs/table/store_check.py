@@ -262,7 +262,7 @@ class _StoreChecks:
             try:
                 lance.write_dataset(rows, uri, mode=mode, storage_options=options)
             except (OSError, RuntimeError, ValueError) as error:
-                if is_conflict(error):
+                if is_conflict(error, self._location):
                     return False
                 raise translate_lance_error(error, f"Lance, writing {uri}") from error
             return True
