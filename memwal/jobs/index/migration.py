@@ -50,6 +50,7 @@ from memwal.lsm.indexes.catchup import (
     describe_index,
     index_names,
     maintained_index_names,
+    segment_location,
 )
 from memwal.lsm.indexes.kinds import kind_of, read_index_spec
 from memwal.lsm.indexes.partition_balance import PartitionBalance, partition_balance
@@ -421,7 +422,7 @@ class IndexMigration:
                 f"{self.location} has no rows to train a model with; merge some first"
             )
         try:
-            spec = read_index_spec(self.location, old)
+            spec = read_index_spec(segment_location(base, old.segments[0]), old)
         except ObjectNotFoundError as error:
             raise TableSetupError(
                 f"index {self.old} of {self.location} was never trained; drop it and build it again"

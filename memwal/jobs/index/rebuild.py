@@ -27,7 +27,7 @@ from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.paths import index_file_key
 from memwal.jobs.index.unindexable import REFUSALS, build_without_unindexable
 from memwal.jobs.job import Guard
-from memwal.lsm.indexes.catchup import describe_index
+from memwal.lsm.indexes.catchup import describe_index, segment_location
 from memwal.lsm.indexes.kinds import IndexSpec, kind_of, read_index_spec
 from memwal.lsm.indexes.maintained import MaintainedIndex
 from memwal.lsm.indexes.unusable import find_unusable
@@ -104,7 +104,7 @@ def rebuild_index(
             return False
         if not (bad or name in find_unusable(base).stale or is_damaged(base)):
             return False
-        spec = _readable_spec(location, description, bad)
+        spec = _readable_spec(base, description, bad)
         column = description.field_names[0]
 
         def commit(dataset: lance.LanceDataset) -> None:
@@ -132,7 +132,7 @@ def rebuild_index(
 
 
 def _readable_spec(
-    location: TableLocation, description: IndexDescription, bad: Collection[BadFile]
+    base: BaseTable, description: IndexDescription, bad: Collection[BadFile]
 ) -> IndexSpec:
     """Return the spec of an index from a segment whose files with parameters can be read.
 
@@ -140,12 +140,9 @@ def _readable_spec(
     if there is none, and the parameters are nowhere else.
     """
     damaged = {file.key.removeprefix("_indices/").partition("/")[0] for file in bad}
-    segments = sorted(
-        (segment.uuid for segment in description.segments), key=lambda uuid: uuid in damaged
-    )
-    for segment in segments:
+    for segment in sorted(description.segments, key=lambda segment: segment.uuid in damaged):
         try:
-            return read_index_spec(location, description, segment)
+            return read_index_spec(segment_location(base, segment), description, segment.uuid)
         except (CorruptDataError, ObjectNotFoundError):
             continue
     kind = kind_of(description)

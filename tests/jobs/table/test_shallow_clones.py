@@ -8,7 +8,9 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from support.data import indexed
 from support.data.future import add_version
+from support.data.indexed import create_index
 from support.data.tables import REGION, collect_now, folder, manifest, rows, state
 
 import memwal
@@ -17,6 +19,7 @@ from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, Tabl
 from memwal.fleet import open_managed
 from memwal.format._proto import lance_manifest_pb2
 from memwal.format.paths import generation_dir
+from memwal.jobs.index.migration import IndexMigration
 from memwal.jobs.policy import Policy
 from memwal.storage.location import TableLocation, allow_external
 
@@ -250,3 +253,27 @@ def test_the_policy_of_a_managed_table_allows(clone: Path, source: Path, catalog
     assert opened.scan().count_rows() == 89
     with pytest.raises(InvalidInputError):
         Policy(allow_external=("/a,/b",))
+
+
+def test_the_model_of_an_index_is_read_from_the_folder_of_its_segment(tmp_path: Path) -> None:
+    source = lance.write_dataset(indexed.rows(0, 300), tmp_path / "source", schema=indexed.SCHEMA)
+    create_index(source, "IVF_PQ", num_partitions=2)
+    make_clone(lance.dataset(tmp_path / "source"), tmp_path / "clone")
+    table = memwal.enable(
+        tmp_path / "clone",
+        region_spec="unsharded",
+        primary_key=["id"],
+        maintained_indexes=["idx"],
+        allow_external=[str(tmp_path / "source")],
+    )
+    table.upsert(indexed.rows(300, 10))
+    table.merge()
+    table.build_indexes()
+    files = list((tmp_path / "clone" / "_indices").glob("*/auxiliary.idx"))
+
+    assert IndexMigration(table.location, "idx").start(num_partitions=1).step == "started"
+
+    for file in files:
+        file.write_bytes(b"")
+    assert table.build_indexes().metrics["rebuilt"] == 1
+    assert table.verify().clean
