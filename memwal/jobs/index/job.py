@@ -248,7 +248,7 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
                 return IndexOutcome(commits, warning=_NO_MODEL.format(task.index))
             if not _is_done(base, task):
                 raise LostRaceError(f"index {task.index} is behind again after its commit")
-        balance = partition_balance(base, task.index) if commits else None
+        balance = _balance(base, task.index) if commits else None
         return IndexOutcome(commits, balance=balance)
 
     return retry_lost_races(
@@ -394,7 +394,7 @@ def _run_plan(
             continue
         tally.commits += 1
         tally.parts += len(segments)
-        balance = partition_balance(open_base(base.location), name)
+        balance = _balance(open_base(base.location), name)
         if balance is not None:
             tally.balances[name] = balance
     return bool(parts)
@@ -433,6 +433,11 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
             uncovered = sorted(base.dataset.fragment_ids())
         part = build_without_unindexable(base, index, uncovered, error)
         commit_parts(base, index, [part])
+
+
+def _balance(base: BaseTable, name: str) -> PartitionBalance | None:
+    # Another process may have dropped the index after the commit.
+    return partition_balance(base, name) if name in index_names(base) else None
 
 
 def _has_no_model(base: BaseTable, name: str) -> bool:

@@ -1,9 +1,11 @@
 """Building what an index lacks in parts."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 from support.data.indexed import (
     KINDS,
@@ -20,6 +22,7 @@ from support.data.merging import elsewhere
 from support.data.sampled import every
 from support.data.some_kinds import some
 from support.data.tables import REGION, merged
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores
 
 import memwal
 from memwal.base_table.snapshot import open_base
@@ -27,6 +30,7 @@ from memwal.errors import TableSetupError
 from memwal.jobs.index import job
 from memwal.jobs.index.job import PartTask, build_indexes, run_part_task
 from memwal.jobs.index.rebuild import commit_parts
+from memwal.jobs.job import JobResult
 from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.maintained import index_of
@@ -217,6 +221,20 @@ def test_one_fragment_is_not_divided(tmp_path: Path) -> None:
     result = in_parts(table)
 
     assert (result.tasks, result.metrics) == (1, {"indexes": 1})
+
+
+@pytest.mark.parametrize("build", [in_parts, memwal.Table.build_indexes], ids=["parts", "whole"])
+def test_an_index_that_is_dropped_after_the_commit_has_no_balance(
+    faults: FaultyStores, tmp_path: Path, build: Callable[[memwal.Table], JobResult]
+) -> None:
+    table = indexed_copy(tmp_path, "IVF_PQ")
+    for start in (600, 700, 800):
+        lance.write_dataset(rows(start, 10), table.uri, mode="append")
+    pause = faults.of(table.location).pause("create", TABLE_MANIFEST, after=True)
+    with pause.holding(build, table) as building:
+        lance.dataset(table.uri).drop_index("idx")
+
+    assert building.result().commits == 1
 
 
 def test_a_part_of_no_maintained_index_is_refused(tmp_path: Path) -> None:
