@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -310,15 +310,16 @@ class Catalog(History):
         with self._database.reading() as session:
             return [_table(row) for row in session.scalars(query)]
 
-    def revision(self) -> tuple[int, datetime | None]:
+    def revision(self) -> frozenset[tuple[int, datetime]]:
         """Return a value that changes whenever a table is registered, changed or removed.
 
-        Costs one small query, where :meth:`list` reads and checks every policy.
+        Costs one query for two columns, where :meth:`list` reads and checks every policy.
         """
-        query = select(func.count(ManagedTableRow.id), func.max(ManagedTableRow.updated_at))
+        # The newest change alone tells nothing of the others: the clocks of the machines differ,
+        # and transactions end in another order than they began.
+        query = select(ManagedTableRow.id, ManagedTableRow.updated_at)
         with self._database.reading() as session:
-            count, newest = session.execute(query).one()
-            return count, newest
+            return frozenset((number, at) for number, at in session.execute(query))
 
     def record_backlog(
         self, table: str, status: TableStatus, *, probe: JsonObject | None = None

@@ -244,7 +244,7 @@ class TablePolls:
         self.work = WorkReader(catalog)
         self.catalog_answers = False
         self._next_refresh = self._next_record = -math.inf
-        self._revision: tuple[int, datetime | None] | None = None
+        self._revision: frozenset[tuple[int, datetime]] | None = None
         self._polls: dict[str, _TablePoll] = {}
         self._results: list[Survey | Outcome] = []
         self._quick_check: asyncio.Future[list[_TablePoll]] | None = None

@@ -1,8 +1,9 @@
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
 
+import memwal.catalog.catalog as catalog_module
 from memwal.catalog import Catalog, Policy
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.quality.rules import QualityRules
@@ -48,6 +49,34 @@ def test_an_update_changes_what_is_named_and_nothing_else(catalog: Catalog) -> N
     )
     assert changed.updated_at >= table.updated_at
     assert catalog.get("flights") == changed
+
+
+def test_the_revision_changes_with_each_change_whatever_the_clocks_say(
+    each_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(seconds=30)
+
+    revisions = [each_catalog.revision()]
+
+    def changed() -> bool:
+        revisions.append(each_catalog.revision())
+        return revisions[-1] not in revisions[:-1]
+
+    for name in ("flights", "trains"):
+        each_catalog.register(name, uri=f"/data/{name}.lance")
+        assert changed()
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog_module, "datetime", Ahead)
+        each_catalog.update("flights", owner="data")
+    assert changed()
+    each_catalog.update("trains", enabled=False)
+    assert changed()
+    each_catalog.unregister("trains")
+    assert changed()
+    assert each_catalog.revision() == revisions[-1]
 
 
 @pytest.mark.parametrize(
