@@ -29,6 +29,10 @@ A status is read in full
 - after :data:`FULL_READ_SECONDS` in any case: for changes that polls cannot see, such as damaged
   files.
 
+A job that is due still after it succeeded twice, although nothing changed since it became due,
+counts as due again after a change, or after :data:`REPEAT_SECONDS`. Such a job has no effect, as
+the compaction of a table that Lance cannot compact: without a pause it would run all the time.
+
 A change between the poll and the read that follows it is in the status that is read, and seen as a
 change once more by the next poll: the values that a poll compares are taken before the status is
 read.
@@ -47,7 +51,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +69,9 @@ from memwal.format.paths import (
     table_manifest_keys,
     wal_dir,
 )
+from memwal.jobs.due import NOT_DUE, Due
 from memwal.jobs.policy import Policy
+from memwal.jobs.status import TableStatus
 from memwal.region.manifest_store import RECENT_SECONDS, discover_regions
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import STAMP_SETTLES_NS
@@ -83,6 +89,9 @@ FULL_READ_SECONDS: Final = 86_400.0
 
 UNFLUSHED_SECONDS: Final = 30.0
 """Time for which a status with rows in the log is reused."""
+
+REPEAT_SECONDS: Final = 600.0
+"""Pause until a job that succeeded without any effect is due again."""
 
 _PART = 10  # A pause is this part of the time for which nothing changed.
 
@@ -117,6 +126,9 @@ class TableWatch:
         self._polled_at = self._changed_at = boot_seconds()
         # When a change without a trace was seen last.
         self._untraced_at = -math.inf
+        # Of each due job: the state in which it became due, and when it last succeeded, by each
+        # poll since.
+        self._became_due: dict[str, tuple[object, set[datetime | None]]] = {}
 
     def poll(
         self,
@@ -153,6 +165,7 @@ class TableWatch:
         read_at = boot_seconds()
         probe = _probe_type(location)(location)
         result = survey(catalog, managed, storage_options=location.storage_options, now=now)
+        result = replace(result, due=self._without_repeats(result, now))
         self._last = _Remembered(result, probe, read_at, now)
         return PolledSurvey(survey=result, is_fresh=True)
 
@@ -261,7 +274,51 @@ class TableWatch:
         due = due_jobs(
             status, last.survey.table.policy, skipped, now=now, last_runs=last.survey.last_runs
         )
-        return replace(last.survey, status=status, due=due, skipped_regions=skipped)
+        aged = replace(last.survey, status=status, due=due, skipped_regions=skipped)
+        return replace(aged, due=self._without_repeats(aged, now))
+
+    def _without_repeats(self, survey: Survey, now: datetime) -> dict[str, Due]:
+        """Return the due jobs without those that succeeded a moment ago and changed nothing.
+
+        Two runs tell: the first one may have begun before the state was read, and changed it.
+        Runs of a job follow each other, so that the second one began after that, and since the
+        state is the same after it, it had no effect, and no other change needs the job.
+        """
+        due = dict(survey.due)
+        if not _due_jobs(survey):
+            self._became_due.clear()
+            return due
+        state = survey.table.policy, _measurements(survey.status)
+        for job, decision in survey.due.items():
+            last = survey.last_runs.get(job)
+            known, ended = self._became_due.get(job, (None, set()))
+            if decision.reason is None:
+                self._became_due.pop(job, None)
+            elif known != state:
+                self._became_due[job] = state, {last}
+            else:
+                ended.add(last)
+                pause = timedelta(seconds=REPEAT_SECONDS)
+                if len(ended) > 2 and last is not None and now - last < pause:
+                    due[job] = NOT_DUE
+        return due
+
+
+def _measurements(status: TableStatus) -> object:
+    """Return what changes with each step of a job or a writer; the version alone tells nothing.
+
+    An index build without effect makes a new version too, and a living writer appends to its log.
+    """
+    regions = {
+        region.region_id: (
+            region.writer_epoch,
+            region.merged_generation,
+            region.backlog_generations,
+        )
+        for region in status.regions
+    }
+    base = status.fragments, status.small_fragments, status.deleted_rows, status.base_rows
+    return regions, status.indexes, base, status.changed_regions
 
 
 def _depends_on_work(survey: Survey) -> bool:

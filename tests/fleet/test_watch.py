@@ -2,9 +2,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import lance
+import pyarrow as pa
 import pytest
 from support.data.policies import IDLE
 from support.data.tables import folder, numbered
@@ -14,10 +16,11 @@ from support.stores.faulty_store import FaultyStore, FaultyStores
 import memwal
 from memwal.catalog import Catalog
 from memwal.errors import MemWalError, StoreAccessError
+from memwal.fleet import JobRequest, run_job
 from memwal.fleet import watch as watch_module
-from memwal.fleet.watch import FULL_READ_SECONDS, PolledSurvey, TableWatch
+from memwal.fleet.watch import FULL_READ_SECONDS, REPEAT_SECONDS, PolledSurvey, TableWatch
 from memwal.format.paths import CHANGE_TRACE_KEY, region_dir
-from memwal.jobs.job import SkippedRegion
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.region import change_trace
 from memwal.region.change_trace import wait_for_traces
 from memwal.storage.local import LocalStore
@@ -106,6 +109,16 @@ def _make_a_region(flights: Watched) -> None:
     entry = folder(flights.table) / region_dir(uuid4()) / "wal" / "0.arrow"
     entry.parent.mkdir(parents=True)
     entry.touch()
+
+
+def _succeed(flights: Watched, job: str = "merge") -> None:
+    """Record a run without effect."""
+    with flights.catalog.record_run("flights", job) as run:
+        run.finish(JobResult(job=job, table=flights.table.uri, version=1))
+
+
+def _is_due(reading: PolledSurvey, job: str = "merge") -> bool:
+    return reading.survey.due[job].reason is not None
 
 
 def _change_the_policy(flights: Watched) -> None:
@@ -263,6 +276,69 @@ def test_on_a_local_disk_a_poll_at_an_idle_table_opens_no_file(
     for name in ("get", "get_range", "list", "head", "exists"):
         monkeypatch.setattr(LocalStore, name, _unexpected)
     assert not flights.poll().is_fresh
+
+
+def _lower_the_limit(flights: Watched) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
+
+
+@each_way
+@pytest.mark.parametrize("change", [_flush, _append_to_the_base_table, _lower_the_limit])
+def test_a_job_without_effect_is_due_again_after_a_pause_or_a_change(
+    flights: Watched, change: Callable[[Watched], None]
+) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=2))
+    # The first run may have begun before the poll, and the table may be as it left it.
+    for _ in range(2):
+        assert _is_due(flights.poll())
+        _succeed(flights)
+    assert not _is_due(flights.poll())
+    assert not _is_due(flights.poll(later=REPEAT_SECONDS - 60))
+    assert _is_due(flights.poll(later=REPEAT_SECONDS))
+    _succeed(flights)
+    assert not _is_due(flights.poll())
+    change(flights)
+    assert _is_due(flights.poll())
+
+
+def _dictionaries(uri: str) -> None:
+    """Write a table of which Lance cannot compact the fragments: together they have 200 values."""
+    for part in range(2):
+        values = [f"{part}-{number}" for number in range(100)]
+        keys = pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), pa.array(values))
+        lance.write_dataset(pa.table({"key": keys}), uri, mode="append")
+
+
+def _few_vectors(uri: str) -> None:
+    """Write a table with an index that Lance cannot train, and makes anew in each build."""
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(800), pa.float32()), 8)
+    ids = pa.field("id", pa.int64(), nullable=False)
+    rows = pa.table([range(100), vectors], schema=pa.schema([ids, ("v", vectors.type)]))
+    dataset = lance.write_dataset(rows, uri)
+    options = {"num_partitions": 2, "num_sub_vectors": 2}
+    dataset.create_index("v", "IVF_PQ", name="v_idx", train=False, **options)
+    table = memwal.enable(uri, primary_key="id", maintained_indexes=["v_idx"])
+    table.upsert(rows.slice(0, 10))
+    table.merge()
+
+
+@pytest.mark.parametrize(("write", "job"), [(_dictionaries, "compact"), (_few_vectors, "index")])
+def test_a_job_that_lance_cannot_do_is_not_due_all_the_time(
+    catalog: Catalog, tmp_path: Path, write: Callable[[str], None], job: str
+) -> None:
+    uri = str(tmp_path / "flights.lance")
+    write(uri)
+    policy = replace(IDLE, compact_min_fragments=2, index_at_generations=1)
+    table = memwal.open(uri)
+    mem_wal = table.base().index is not None
+    catalog.register("flights", uri=uri, policy=policy, mem_wal=mem_wal)
+    watched = Watched(table, catalog)
+    runs = 0
+    while _is_due(watched.poll(), job):
+        assert isinstance(run_job(catalog, JobRequest("flights", job)), JobResult)
+        runs += 1
+        assert runs < 5
+    assert runs == 2
 
 
 def _restarted(flights: Watched, *, probe: bool = True) -> None:
