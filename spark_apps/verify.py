@@ -46,7 +46,8 @@ def verify(application: Application[VerifyOptions]) -> JobReport:
     report = check(location, application.options)
     if not arguments.repair:
         return VerifyResult(report, [])
-    actions = repair(location, report, dry_run=not arguments.yes)
+    uri = application.options.quarantine_uri
+    actions = repair(location, report, dry_run=not arguments.yes, quarantine_uri=uri)
     if any(action.state == "done" for action in actions):
         report = check(location, application.options)
     return VerifyResult(report, [action.to_dict() for action in actions])

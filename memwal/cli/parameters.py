@@ -59,6 +59,7 @@ _TYPES: dict[OptionKind, object] = {
     OptionKind.REGIONS: list[RegionName] | None,
     OptionKind.NAMES: list[str] | None,
     OptionKind.RULES: Path | None,
+    OptionKind.TEXT: str | None,
 }
 
 

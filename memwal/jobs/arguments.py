@@ -37,7 +37,12 @@ def help_of(cls: type[JobOptions], name: str, option: Option) -> str:
 
 def metavar_of(option: Option) -> str:
     """Return the placeholder of the value in a help text."""
-    names = {OptionKind.REGIONS: "UUID", OptionKind.NAMES: "NAME", OptionKind.RULES: "JSON"}
+    names = {
+        OptionKind.REGIONS: "UUID",
+        OptionKind.NAMES: "NAME",
+        OptionKind.RULES: "JSON",
+        OptionKind.TEXT: "URI",
+    }
     return names.get(option.kind, "N")
 
 
@@ -108,7 +113,7 @@ def to_arguments(options: JobOptions) -> list[str]:
                     arguments += [flag, str(element)]
             case OptionKind.RULES:
                 arguments += [flag, json.dumps(value.to_dict())]
-            case OptionKind.COUNT:
+            case OptionKind.COUNT | OptionKind.TEXT:
                 arguments += [flag, str(value)]
             case OptionKind.SECONDS:
                 # Every digit counts: "g" alone rounds from a million on.

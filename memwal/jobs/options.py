@@ -515,6 +515,16 @@ class VerifyOptions(JobOptions):
         "compare indexes with the rows: their counts, and the answers of scalar indexes about "
         "sampled values",
     )
+    quarantine_uri: str | None = option_field(
+        None,
+        Option(
+            kind=OptionKind.TEXT,
+            help="the quarantine of the table, by default beside it: its rows are not missed in "
+            "the base table, and a repair puts rows of a log there that cannot be stored",
+            optional=True,
+            argument="quarantine",
+        ),
+    )
     max_tasks: int | None = count(None, f"{_REGION_TASKS_HELP}; one more is for the base table")
     run: TaskRunner = run_in_process
     """Runs the tasks; by default one after another in this process. A verification commits nothing,

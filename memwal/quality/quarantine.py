@@ -330,10 +330,12 @@ class Quarantine:
             self._repeat(update)
         return changed
 
-    def purge(self, *, before: datetime) -> int:
+    def purge(self, *, before: datetime, stored: Collection[str]) -> int:
         """Delete released and discarded rows, and return how many.
 
-        Rows that were quarantined at the aware time ``before`` or later stay.
+        Rows that were quarantined at the aware time ``before`` or later stay. So do rows of the
+        generations ``stored``, by their folders: those that a manifest of the table names, since a
+        verification would miss the rows in the base table.
         """
         deleted = 0
 
@@ -344,7 +346,10 @@ class Quarantine:
                 f"{_STATE} != '{RowState.WAITING}' AND {PREFIX}at < "
                 f"arrow_cast('{at}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
             )
-            deleted = base.dataset.count_rows(filter=where)
+            folders = base.dataset.to_table([FOLDER], filter=where)[FOLDER].to_pylist()
+            deleted = sum(folder not in stored for folder in folders)
+            if kept := ", ".join(map(repr, {*folders}.intersection(stored))):
+                where += f" AND {FOLDER} NOT IN ({kept})"
             if deleted:
                 self._commit(base, lambda dataset: dataset.delete(where))
 

@@ -313,7 +313,7 @@ def test_a_purged_row_does_not_come_back(play: Play, monkeypatch: pytest.MonkeyP
             at_once(table.location)
             there = quarantine(table)
             discard(there, origins_of(there.read()))
-            there.purge(before=datetime.now(UTC) + timedelta(days=1))
+            there.purge(before=datetime.now(UTC) + timedelta(days=1), stored=())
         return real(self, rows, still_pending=still_pending)
 
     monkeypatch.setattr(quarantining.Quarantine, "write", late)

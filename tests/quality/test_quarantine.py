@@ -101,10 +101,14 @@ def test_discarded_rows_do_not_come_back(kept: memwal.Table) -> None:
 
 
 def test_what_is_done_with_is_purged(kept: memwal.Table) -> None:
-    discard(quarantine(kept), list(origins(kept).values())[:2])
+    where = origins(kept)
+    discard(quarantine(kept), [where[1, 1], where[2, 1]])
     now = datetime.now(UTC)
-    assert quarantine(kept).purge(before=now - timedelta(days=1)) == 0
-    assert quarantine(kept).purge(before=now + timedelta(days=1)) == 2
+    assert quarantine(kept).purge(before=now - timedelta(days=1), stored=()) == 0
+    stored = [where[1, 1].folder]
+    assert quarantine(kept).purge(before=now + timedelta(days=1), stored=stored) == 1
+    assert quarantine(kept).read(state=None).num_rows == 2
+    assert quarantine(kept).purge(before=now + timedelta(days=1), stored=()) == 1
     assert quarantine(kept).read(state=None).num_rows == 1
 
 
@@ -113,7 +117,7 @@ def test_an_empty_quarantine(table: memwal.Table) -> None:
     assert there.read().num_rows == 0
     assert discard(there, [RowOrigin(uuid4(), "0123abcd_gen_1", 1)]) == 0
     assert release(table, there, [RowOrigin(uuid4(), "0123abcd_gen_1", 1)]).released == ()
-    assert there.purge(before=datetime.now(UTC)) == 0
+    assert there.purge(before=datetime.now(UTC), stored=()) == 0
     there.settle({})
     assert not there.location.store.list_folders("")
 

@@ -30,6 +30,7 @@ from memwal.cli.options import (
     managed_table,
     open_table,
     table_names,
+    with_region_ids,
 )
 from memwal.cli.output import Output, print_line, print_records, print_table
 from memwal.cli.parameters import Changes, Storage, takes_options_of
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from memwal.jobs.status import TableStatus
     from memwal.jobs.table.store_check import Diagnosis, StoreCheck
     from memwal.jobs.verify import RepairAction, VerifyReport
-    from memwal.storage.location import TableLocation
 
 # The bar moves once per task; each task scans the keys of the base table once.
 _TASKS = 4
@@ -200,18 +200,13 @@ def _print_regions(status: TableStatus) -> None:
 
 @takes_options_of(VerifyOptions, leave_out=("max_tasks",))
 def verify(
-    table: TableLocation,
+    table: NameOrUri,
     changes: Changes,
     repair: Annotated[bool, Option("--repair", help="List safe repairs; --yes does them.")] = False,
     yes: Annotated[bool, Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
-    quarantine: Annotated[
-        str | None,
-        Option(
-            metavar="URI",
-            help="Where a repair puts rows of a log that cannot be stored; beside the table by "
-            "default.",
-        ),
-    ] = None,
+    *,
+    storage: Storage,
+    url: CatalogUrl = None,
 ) -> Output:
     """Check the invariants of a table, while others read and write it.
 
@@ -220,16 +215,22 @@ def verify(
     """
     if yes and not repair:
         raise InvalidInputError("--yes only goes with --repair")
+    location, policy = locate_named(table, url, storage)
+    if policy is not None and policy.quality is not None:
+        changes = {"quarantine_uri": policy.quality.quarantine_uri} | changes
+    changes = with_region_ids(location, changes)
     options = VerifyOptions(max_tasks=_TASKS, **changes, progress=True)
     from memwal.jobs.verify import repair as do_repair
     from memwal.jobs.verify import verify as check
 
-    report = check(table, options)
+    report = check(location, options)
     actions: Sequence[RepairAction] = ()
     if repair:
-        actions = do_repair(table, report, dry_run=not yes, quarantine_uri=quarantine)
+        actions = do_repair(
+            location, report, dry_run=not yes, quarantine_uri=options.quarantine_uri
+        )
         if any(action.state == "done" for action in actions):
-            report = check(table, options)
+            report = check(location, options)
     value = {**report.to_dict(), "repairs": actions}
     return Output(value, partial(_print_report, report, actions), failed=bool(report.errors))
 

@@ -245,10 +245,14 @@ def purge(
     ] = 30.0,
     url: CatalogUrl = None,
 ) -> Output:
-    """Delete rows from the quarantine that were released or discarded."""
+    """Delete rows that were released or discarded, if their generation is collected."""
+    from memwal.region.manifest_store import read_manifests
+
     with _opened(name, url) as opened:
         before = datetime.now(UTC) - duration(86_400 * older_than_days, "--older-than-days")
-        count = opened.quarantine.purge(before=before)
+        manifests = read_manifests(opened.table.location.store).values()
+        stored = {flushed.path for manifest in manifests for flushed in manifest.flushed}
+        count = opened.quarantine.purge(before=before, stored=stored)
     return Output({"deleted": count}, f"{count} rows were deleted")
 
 

@@ -64,6 +64,7 @@ from memwal.jobs.verify.specs import (
 )
 from memwal.jobs.verify.wal import check_log
 from memwal.lsm.row_schema import RowSchema
+from memwal.quality.quarantine import Quarantine
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
 
@@ -81,6 +82,11 @@ class VerifyTask:
     def all_regions(self) -> bool:
         """True if all regions are checked, so that the base table's records of regions are too."""
         return self.options.regions is None
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The quarantine of the table."""
+        return Quarantine.of(self.location, self.options.quarantine_uri)
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
@@ -115,7 +121,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         if not (task.options.quick or damaged):
             yield from check_shared_keys(base, manifests)
             if not base.primary_key:
-                yield from check_added_rows(base, manifests)
+                yield from check_added_rows(base, manifests, task.quarantine)
     if not task.options.quick:
         yield from check_older_versions(base)
         if not damaged:
@@ -162,7 +168,7 @@ def check_regions(
                 raise
             manifests.pop(region_id, None)
     if base is not None and base.primary_key and not task.options.quick:
-        yield from check_merged_rows(base, manifests, sampled=sampled)
+        yield from check_merged_rows(base, manifests, task.quarantine, sampled=sampled)
 
 
 def _check_region(

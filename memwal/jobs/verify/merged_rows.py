@@ -177,6 +177,7 @@ class _NewestMerged:
 def check_merged_rows(
     base: BaseTable,
     manifests: Mapping[UUID, RegionManifest],
+    quarantine: Quarantine,
     *,
     sampled: Mapping[UUID, Collection[int]] | None = None,
 ) -> Iterator[Finding]:
@@ -186,7 +187,7 @@ def check_merged_rows(
     whose keys may have newer rows in those, which may be collected by now; keys that a generation
     deletes which is not merged yet, since the delete pass of a merge comes before its commit;
     generations before the ``first`` of their region's mark, which a person gave up after the base
-    table went back; and rows that are in the table's quarantine. ``sampled`` has the generations to
+    table went back; and rows that are in the ``quarantine``. ``sampled`` has the generations to
     compare, by region;
     all by default.
     """
@@ -210,27 +211,27 @@ def check_merged_rows(
         group.append(region)
         rows += sum(flushed.rows or _SCANNED_ROWS for flushed in manifest.flushed)
         if rows >= _GROUP_ROWS:
-            yield from _check_group(base, group, sampled)
+            yield from _check_group(base, quarantine, group, sampled)
             group, rows = [], 0
     if group:
-        yield from _check_group(base, group, sampled)
+        yield from _check_group(base, quarantine, group, sampled)
 
 
 def check_added_rows(
-    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest], quarantine: Quarantine
 ) -> Iterator[Finding]:
     """Count the rows that merges added to a table without a primary key, which was read before.
 
     A row does not tell from which generation it came. So each merge is checked whose version is
     stored, with the one before it and all its generations: it added as many rows as these have, of
-    which some may be in the table's quarantine. Later changes of the rows are not known.
+    which some may be in the ``quarantine``. Later changes of the rows are not known.
     """
     stored = {
         region_id: {flushed.generation: flushed for flushed in manifest.flushed}
         for region_id, manifest in manifests.items()
     }
     oldest = {region_id: min(listed) for region_id, listed in stored.items() if listed}
-    rows = Quarantine.of(base.location).read(state=None)
+    rows = quarantine.read(state=None)
     folders = Counter(rows.column(FOLDER).to_pylist())
     after = base
     for version in range(base.version, max(1, base.version - _MAX_VERSIONS), -1):
@@ -291,11 +292,12 @@ def _open_region(base: BaseTable, manifest: RegionManifest, first: int) -> list[
 
 def _check_group(
     base: BaseTable,
+    quarantine: Quarantine,
     regions: Sequence[list[_OpenGeneration]],
     sampled: Mapping[UUID, Collection[int]] | None,
 ) -> Iterator[Finding]:
     try:
-        newest = _find_newest_stored(base, regions)
+        newest = _find_newest_stored(base, quarantine, regions)
         unchanged = np.zeros(len(newest.keys), np.bool_)
         for number, stored in enumerate(newest.stored):
             source = stored.source
@@ -308,12 +310,14 @@ def _check_group(
     yield from _check_coverage(base, newest, unchanged)
 
 
-def _find_newest_stored(base: BaseTable, regions: Sequence[list[_OpenGeneration]]) -> _NewestMerged:
+def _find_newest_stored(
+    base: BaseTable, quarantine: Quarantine, regions: Sequence[list[_OpenGeneration]]
+) -> _NewestMerged:
     """Find the newest merged rows, without regions that are collected during the check."""
     store = base.location.store
     while True:
         try:
-            return _find_newest_merged(base, regions)
+            return _find_newest_merged(base, quarantine, regions)
         except ObjectNotFoundError:
             # Another check reports a generation that should not have been collected.
             remaining = [
@@ -326,7 +330,9 @@ def _find_newest_stored(base: BaseTable, regions: Sequence[list[_OpenGeneration]
             regions = remaining
 
 
-def _find_newest_merged(base: BaseTable, regions: Sequence[list[_OpenGeneration]]) -> _NewestMerged:
+def _find_newest_merged(
+    base: BaseTable, quarantine: Quarantine, regions: Sequence[list[_OpenGeneration]]
+) -> _NewestMerged:
     primary_key = base.primary_key
     kind = key_column(base.schema.empty_table().select(list(primary_key)), primary_key).type
     opened = [generation for region in regions for generation in region]
@@ -339,7 +345,7 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[list[_OpenGeneration]
         deleted.append(rows.keys.filter(pa.array(rows.deleted)))
     is_deleted = pc.is_in(newest.keys, value_set=pa.concat_arrays(deleted))
     compared = ~is_deleted.to_numpy(zero_copy_only=False)
-    compared &= ~_find_quarantined(base, stored, newest)
+    compared &= ~_find_quarantined(base, quarantine, stored, newest)
     keys = newest.keys.filter(pa.array(compared))
     with damage_as_unreadable(base.location.store, None):
         base_row, fragment, row_count = _locate_in_base(base, keys)
@@ -356,10 +362,13 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[list[_OpenGeneration]
 
 
 def _find_quarantined(
-    base: BaseTable, stored: Sequence[_OpenGeneration], newest: NewestRows
+    base: BaseTable,
+    quarantine: Quarantine,
+    stored: Sequence[_OpenGeneration],
+    newest: NewestRows,
 ) -> Mask:
     """Mark rows that a merge quarantined: the base table has an older row of their key, or none."""
-    rows = Quarantine.of(base.location).read(state=None)
+    rows = quarantine.read(state=None)
     mask = np.zeros(len(newest.keys), np.bool_)
     folders = pc.unique(rows.column(FOLDER)).to_pylist()
     for number, generation in enumerate(stored):

@@ -86,7 +86,9 @@ class MemWalVerifyOperator(MemWalOperator):
         from memwal.fleet import Runtime, run_recorded
 
         regions = tuple(sorted(region_ids(self.regions or ()))) or None
-        arguments = to_arguments(replace(self.options, regions=regions))
+        rules = target.managed.policy.quality
+        uri = rules.quarantine_uri if rules is not None else None
+        arguments = to_arguments(replace(self.options, regions=regions, quarantine_uri=uri))
 
         def execute(guard: Guard) -> JobResult:
             self._report = report = self.submit(

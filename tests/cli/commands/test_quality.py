@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.data.quarantined import positive
-from support.data.tables import base_state, flush, flush_and_merge
+from support.data.tables import base_state, collect_now, flush, flush_and_merge
 
 import memwal
 from memwal.catalog import Catalog
@@ -57,10 +57,28 @@ def test_from_a_proposal_to_a_released_row(cli: Any, managed: memwal.Table, tmp_
     assert freed["released"] == [rows[0]["origin"]]
     assert cli("quality", "discard", "t", "all", "--json").json == {"discarded": 1}
     assert cli("quality", "list", "t", "--json").json == []
-    purged = cli("quality", "purge", "t", "--older-than-days", "0", "--json").json
-    assert purged == {"deleted": 2}
+    purge = ("quality", "purge", "t", "--older-than-days", "0", "--json")
+    # A verification compares the generation with the base table while it is stored.
+    assert cli(*purge).json == {"deleted": 0}
+    assert cli("verify", "t").code == 0
     managed.merge()
     assert base_state(managed)[1] == -1
+    collect_now(managed)
+    assert cli(*purge).json == {"deleted": 2}
+
+
+def test_a_verification_knows_the_quarantine_of_the_rules(
+    cli: Any, managed: memwal.Table, suite: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere.lance"
+    setting = ("--mode", "quarantine", "--quarantine-uri", elsewhere)
+    assert cli("quality", "set", "t", suite, *setting).code == 0
+    flush(managed, {1: -1, 2: 2})
+    cli("jobs", "run", "t", "merge", "--force")
+    assert cli("verify", "t").code == 0
+    assert cli("verify", managed.uri, "--quarantine", elsewhere).code == 0
+    assert managed.verify(quarantine_uri=str(elsewhere)).clean
+    assert [finding.code for finding in managed.verify().findings] == ["merged-row-lost"]
 
 
 def test_a_check(cli: Any, managed: memwal.Table, suite: Path) -> None:

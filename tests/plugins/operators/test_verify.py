@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.version_compat import AirflowFailException
+from support.data.quarantined import rules
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError
+from memwal.jobs.policy import Policy
 
 pytestmark = pytest.mark.usefixtures("fake_spark")
 
@@ -42,6 +44,18 @@ def test_errors_fail_the_task_and_are_recorded(
 
     report = MemWalVerifyOperator(task_id="v", table="t", fail_on="never").execute(context)
     assert report["errors"] > 0
+
+
+def test_rows_in_the_quarantine_of_the_rules_are_not_lost(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path
+) -> None:
+    present = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "v"}}
+    gate = rules("quarantine", present, quarantine_uri=str(tmp_path / "elsewhere.lance"))
+    catalog.update("t", policy=Policy(quality=gate))
+    managed.table.upsert([{"id": 1, "v": None}])
+    assert managed.table.merge(quality=gate).quality["quarantined_rows"] == 1
+    report = MemWalVerifyOperator(task_id="v", table="t").execute(context)
+    assert report["errors"] == 0
 
 
 def test_wrong_options() -> None:
