@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.fragments import READ_AHEAD_BYTES, batch_rows
@@ -19,6 +20,7 @@ from memwal.lsm.indexes.catchup import group_fragments
 from memwal.quality.evaluate import ExpectationResult, evaluate, undecided_result
 from memwal.quality.expectations import Expectation, ExpectationKind
 from memwal.quality.report import QualityReport, Tally, combine_tallies, tally_result
+from memwal.reader.latest import ROW_ADDRESS
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
@@ -68,10 +70,13 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
         if _is_metadata(expectation):
             result = _check_metadata(expectation, base.schema, row_count)
             tallies[number] = tally_result(result, base.schema.empty_table())
+    addresses = [part for outcome in outcomes for part in outcome.addresses]
     report = QualityReport(
         mode="check",
         rows=options.sample_rows if sampled and options.sample_rows is not None else row_count,
-        failed_rows=sum(outcome.failed for outcome in outcomes),
+        failed_rows=len(np.unique(np.concatenate(addresses)))
+        if addresses
+        else sum(outcome.failed for outcome in outcomes),
         tallies=tuple(tallies[number] for number in range(len(suite))),
     )
     return JobResult(
@@ -98,14 +103,17 @@ class CheckTask:
     sampled: bool = False
     # Whether all rows are loaded, for an expectation that is not about single rows.
     whole: bool = False
+    # Whether other tasks may find that the same rows fail, so that it returns their addresses.
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskTotals:
-    """Totals of the expectations of a task, and the number of rows that fail one of them."""
+    """Totals of the expectations of a task, and the rows that fail one of them."""
 
     totals: Mapping[int, Tally]
     failed: int
+    addresses: Sequence[npt.NDArray[np.uint64]] = ()  # of these rows, if the task shares rows
 
 
 def _plan(base: BaseTable, options: QualityOptions, sample_rows: int | None) -> list[CheckTask]:
@@ -127,30 +135,36 @@ def _plan(base: BaseTable, options: QualityOptions, sample_rows: int | None) -> 
         CheckTask(base.location, base.version, by_row, sum(map(count_of.__getitem__, group)), group)
         for group in (group_fragments(sizes, groups=groups) if by_row else ())
     ]
-    return tasks + [
+    tasks += [
         CheckTask(base.location, base.version, {number: expectation}, rows, whole=True)
         for number, expectation in suite.items()
         if number not in by_row
     ]
+    # The addresses take memory, but less than the column that such an expectation loads.
+    shared = any(suite[number].kind != ExpectationKind.WHOLE for number in suite.keys() - by_row)
+    return [replace(task, shared=shared) for task in tasks]
 
 
 def run_check_task(task: CheckTask) -> _TaskTotals:
     """Evaluate the expectations of a task, batch by batch."""
     base = open_base(task.location, version=task.version)
     totals = {number: _empty_tally(expectation) for number, expectation in task.suite.items()}
-    failed = 0
+    failed, addresses = 0, []
     with lance_errors(f"checking {task.location}"):
         for batch in _batches(task, base):
             results = evaluate(list(task.suite.values()), batch)
             masks = [result.failed for result in results if result.failed is not None]
-            failed += int(np.any(masks, axis=0).sum())
+            fails = np.any(masks, axis=0)
+            failed += int(fails.sum())
+            if task.shared and masks:
+                addresses.append(batch.column(ROW_ADDRESS).to_numpy()[fails])
             keys = batch.select(list(base.key_or_column))
             for number, result in zip(task.suite, results, strict=True):
                 # Whether enough rows pass is decided when all of them were evaluated.
                 success = result.success or result.failed is not None
                 tally = replace(tally_result(result, keys), success=success)
                 totals[number] = combine_tallies([totals[number], tally])
-    return _TaskTotals(totals, failed)
+    return _TaskTotals(totals, failed, addresses)
 
 
 def _batches(task: CheckTask, base: BaseTable) -> Iterator[pa.Table]:
@@ -158,10 +172,11 @@ def _batches(task: CheckTask, base: BaseTable) -> Iterator[pa.Table]:
     if task.sampled:
         yield dataset.sample(task.rows, columns=names)
     elif task.whole:
-        yield dataset.to_table(columns=names)
+        yield dataset.to_table(columns=names, with_row_address=task.shared)
     else:
         scanner = dataset.scanner(
             columns=names,
+            with_row_address=task.shared,
             fragments=[
                 part for part in dataset.get_fragments() if part.fragment_id in task.fragments
             ],

@@ -85,6 +85,20 @@ def test_in_several_tasks(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch)
     assert {key["id"] for key in found} == {1, 2, 7, 50}
 
 
+def test_a_row_that_fails_several_tasks_counts_once(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quality_check, "_BATCH_ROWS", 3)
+    flush(table, {key: -(key // 2) for key in range(10)})
+    table.merge()
+    flush(table, {20: -1, 21: 7})
+    table.merge()
+    unique = one("expect_column_values_to_be_unique", column="n")
+    result = check_quality(table.location, QualityOptions(rules("off", positive(), unique)))
+    assert [found["failed"] for found in result.quality["expectations"]] == [9, 11]
+    assert result.metrics == {"rows": 12, "failed_rows": 11}
+
+
 def test_of_a_table_without_a_key(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"name": ["a", "b"], "n": [1, -1]}), tmp_path / "t.lance")
     table = memwal.open(tmp_path / "t.lance")
