@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
+from itertools import chain
+from operator import methodcaller
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import lance
@@ -220,8 +222,9 @@ def _read_values(values: Any) -> pa.Array:
     """Return values of Python, numpy or pandas as an array of the type that Arrow infers."""
     if isinstance(values, np.ndarray) and values.ndim > 1:
         if values.ndim > 2 or not values.shape[1]:
-            return pa.array(values.tolist())
+            return _read_values(values.tolist())
         return pa.FixedSizeListArray.from_arrays(_read_values(values.ravel()), values.shape[1])
+    as_pandas = False
     try:
         array = pa.array(values)
     except OverflowError:
@@ -232,25 +235,45 @@ def _read_values(values: Any) -> pa.Array:
             return lance.blob_array(values)
         # NaN, NaT and NA among values of another type are nulls of pandas.
         array = pa.array(values, from_pandas=True)
+        as_pandas = True
     if not (isinstance(values, Sequence) or values.dtype.kind == "O"):
         return array
-    is_time = pt.is_date(array.type) or pt.is_timestamp(array.type)
-    if is_time and any(isinstance(value, datetime) for value in values):
-        return _read_datetimes(values)
-    return array
+    exact = _with_exact_times(array.type, values)
+    if exact == array.type:
+        return array
+    if pt.is_date(array.type):
+        as_pandas = True
+        values = [
+            datetime.combine(value, time())
+            if isinstance(value, date) and not isinstance(value, datetime)
+            else value
+            for value in values
+        ]
+    # Arrow refuses dates here that are within lists or structs.
+    return pa.array(values, exact, from_pandas=as_pandas)
 
 
-def _read_datetimes(values: Iterable[Any]) -> pa.Array:
-    """Return dates and datetimes as timestamps: of mixed ones, Arrow drops times and zones."""
-    values = [
-        datetime.combine(value, time())
-        if isinstance(value, date) and not isinstance(value, datetime)
-        else value
-        for value in values
-    ]
-    unit = "ns" if any(getattr(value, "nanosecond", 0) for value in values) else "us"
-    has_zone = any(getattr(value, "tzinfo", None) is not None for value in values)
-    return pa.array(values, pa.timestamp(unit, "UTC" if has_zone else None), from_pandas=True)
+def _with_exact_times(kind: pa.DataType, values: Iterable[Any]) -> pa.DataType:
+    """Return the type of values, where the timestamps have the unit and the zone that these need.
+
+    ``kind`` is inferred by Arrow, which drops nanoseconds, and times and zones of mixed values.
+    """
+    if pt.is_list(kind):
+        lists = (v for v in values if isinstance(v, Iterable) and not isinstance(v, pa.Scalar))
+        return pa.list_(_with_exact_times(kind.value_type, chain.from_iterable(lists)))
+    if pt.is_struct(kind):
+        rows = [value for value in values if isinstance(value, dict)]
+        parts = [map(methodcaller("get", field.name), rows) for field in kind]
+        exact = map(_with_exact_times, [field.type for field in kind], parts)
+        return pa.struct([field.with_type(k) for field, k in zip(kind, exact, strict=True)])
+    if not (pt.is_date(kind) or pt.is_timestamp(kind)):
+        return kind
+    times = [value for value in values if isinstance(value, datetime) and value == value]
+    if not times:
+        return kind
+    unit = "ns" if any(getattr(value, "nanosecond", 0) for value in times) else "us"
+    has_zone = any(value.tzinfo is not None for value in times)
+    return pa.timestamp(unit, "UTC" if has_zone else None)
 
 
 def _pairs(values: Iterable[Any]) -> list[Any]:

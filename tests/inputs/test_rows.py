@@ -1,7 +1,7 @@
 """Rows and keys in every form that callers have."""
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import Enum
 from types import SimpleNamespace
@@ -65,6 +65,11 @@ def kind(value: object) -> str:
 def rows(data: object) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = to_rows(data, SCHEMA, ["id"]).to_pylist()
     return found
+
+
+def leaf(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the first values within lists and structs."""
+    return leaf(kind.field(0).type) if kind.num_fields else kind
 
 
 def column(values: object, target: pa.DataType | None = None) -> pa.ChunkedArray:
@@ -254,6 +259,35 @@ class TestValues:
         exact = pd.Timestamp("2024-01-01 00:00:00.000000001")
         assert column([exact, None, exact]).cast(pa.int64())[0].as_py() == exact.value
         assert column(pd.Series([exact] * 3)).cast(pa.int64())[0].as_py() == exact.value
+
+    @pytest.mark.parametrize(
+        "within",
+        [
+            lambda *values: [[*values]],
+            lambda *values: [[value] for value in values],
+            lambda *values: [{"a": value, "b": 1} for value in values],
+            lambda *values: [{"a": [[{"b": value} for value in values], None]}, None],
+            lambda *values: [[[value, None]] for value in values],
+        ],
+        ids=["list", "lists", "structs", "deep", "nested lists"],
+    )
+    def test_times_within_lists_and_structs(self, within: Callable[..., Any]) -> None:
+        noon = dt.datetime(2024, 1, 1, 12)
+        ten = noon.replace(hour=10, tzinfo=dt.UTC)
+        paris = noon.replace(tzinfo=dt.timezone(dt.timedelta(hours=2)))
+        exact = pd.Timestamp("2024-01-01 00:00:00.000000001")
+        for given, expected, kind in (
+            ([noon, pd.NaT], [noon, None], pa.timestamp("us")),
+            ([noon, paris], [noon.replace(tzinfo=dt.UTC), ten], pa.timestamp("us", "UTC")),
+            ([exact, noon], [exact, pd.Timestamp(noon)], pa.timestamp("ns")),
+        ):
+            found = to_rows({"x": within(*given)}, SCHEMA, []).column("x")
+            assert leaf(found.type) == kind
+            assert found.to_pylist() == list(within(*expected))
+        with pytest.raises(InvalidInputError):
+            to_rows({"x": within(noon.date(), noon)}, SCHEMA, [])
+        dates = to_rows({"x": within(noon.date(), None)}, SCHEMA, []).column("x")
+        assert leaf(dates.type) == pa.date32()
 
     def test_maps(self) -> None:
         target = SCHEMA.field("m").type
