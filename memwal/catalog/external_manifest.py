@@ -68,7 +68,7 @@ from memwal.errors import (
     StoreError,
     UnsupportedStoreError,
 )
-from memwal.format.paths import parse_region_mark_key
+from memwal.format.paths import VERSIONS_DIR, parse_region_mark_key
 from memwal.storage.object_store import (
     Data,
     LinkInfo,
@@ -219,7 +219,14 @@ class ExternalManifestStore(ObjectStore):
         return [name for name in self._inner.list_folders(prefix) if prefix or name != STAGING]
 
     def expect_new_table(self) -> None:
+        """Delete the rows that a table left which was deleted without this class."""
         self._inner.expect_new_table()
+        # Without a version there is no table. Should it only be away, nothing is lost: an object
+        # that exists refuses a second one without its row. Rows of unfinished commits stay, and
+        # those that refuse a collected staging name.
+        if not any(self._inner.list(VERSIONS_DIR)):
+            is_name = ExternalObjectRow.key != ExternalObjectRow.staged
+            self._delete_rows(ExternalObjectRow.final & is_name)
 
     def list_links(self, prefix: str) -> Iterator[LinkInfo]:
         return self._inner.list_links(prefix)

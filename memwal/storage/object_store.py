@@ -267,7 +267,8 @@ class ObjectStore(ABC):
         """Take a missing object for absent, although a table was here before.
 
         Called before a new table is written to this address. Without it, a local store whose table
-        is gone raises StoreUnavailableError. Object stores do nothing.
+        is gone raises StoreUnavailableError, and a database that decides the commits refuses the
+        names of its objects. Object stores do nothing.
         """
         return
 

@@ -1,5 +1,6 @@
 import contextlib
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,10 +9,11 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from support.data.tables import MakeTable, base_state, collect_now, rows, state
+from support.data.tables import SCHEMA, MakeTable, base_state, collect_now, rows, state
 from support.stores.careless_store import CarelessStore
 from support.stores.faulty_store import Killed
 
+import memwal
 from memwal.base_table.region_snapshot import external_key, read_snapshot
 from memwal.catalog import external_manifest
 from memwal.catalog.database import Database
@@ -268,6 +270,7 @@ def test_a_creator_that_slept_through_a_collection_starts_over(
     with asleep.holding(store.create, KEY, b"late") as creating:
         other.delete_stale_temporaries("", older_than=NOW)
         assert staged(inner) == []
+        other.expect_new_table()
     creating.result()
     assert inner.count("put", f"{STAGING}/*") == 2
     assert other.get(KEY) == inner.inner.get(KEY) == b"late"
@@ -322,6 +325,28 @@ def test_a_deleted_name_is_free_and_leaves_no_row(
     assert names(store, "") == []
     with database.reading() as session:
         assert session.scalars(select(ExternalObjectRow)).all() == []
+
+
+def test_a_new_table_keeps_the_rows_that_others_may_need(
+    store: ExternalManifestStore, other: ExternalManifestStore, inner: CarelessStore
+) -> None:
+    version, unfinished = "_versions/1.manifest", f"{FOLDER}/2.binpb"
+    store.create(version, b"x")
+    store.create(KEY, b"first")
+    inner.kill("put", unfinished)
+    with pytest.raises(Killed):
+        store.create(unfinished, b"second")
+    inner.inner.delete(KEY)
+    # There is a table.
+    other.expect_new_table()
+    with pytest.raises(ObjectExistsError):
+        other.create(KEY, b"again")
+    inner.inner.delete(version)
+    other.expect_new_table()
+    other.create(KEY, b"again")
+    with pytest.raises(ObjectExistsError):
+        other.create(unfinished, b"again")
+    assert other.get(unfinished) == b"second"
 
 
 def test_a_death_between_row_and_object_leaves_the_name_taken(
@@ -382,6 +407,22 @@ def test_a_table_lives_in_such_a_store(
     assert state(table) == {**expected, 100: 5}
     (inner,) = careless_tables.values()
     assert inner.count("create") == 0
+
+
+def test_a_table_is_created_again_where_one_was_deleted(
+    careless_tables: dict[str, CarelessStore], commits_in: dict[str, str], tmp_path: Path
+) -> None:
+    for turn in range(2):
+        table = memwal.create(
+            tmp_path / "again", SCHEMA, primary_key=["id"], storage_options=commits_in
+        )
+        table.upsert(rows({turn: 1}))
+        table.checkpoint()
+        assert base_state(table) == state(table) == {turn: 1}
+        shutil.rmtree(table.uri)
+        # As in another process: in this one, the table could only be away.
+        careless_tables.clear()
+        location._shared_store.cache_clear()
 
 
 @pytest.mark.few(1)
