@@ -338,7 +338,7 @@ def _type_in(rows: pa.Table, kwargs: JsonMapping) -> bool:
 
 def _within(value: pa.Scalar, kwargs: JsonMapping) -> bool:
     """Return whether a value is within the bounds; null is not."""
-    return value.is_valid and bool(between(pa.array([value.as_py()], value.type), kwargs)[0])
+    return value.is_valid and bool(between(pa.array([value], value.type), kwargs)[0])
 
 
 def _present_values(rows: pa.Table, kwargs: JsonMapping) -> pa.Array:
@@ -418,7 +418,7 @@ def _values_of_type(values: Iterable[object], kind: pa.DataType) -> pa.Array:
             fits = isinstance(value, int | float) and not isinstance(value, bool)
         if fits:
             try:
-                fitting.append(pa.scalar(_widen_number(value, kind)).cast(kind).as_py())
+                fitting.append(pa.scalar(_widen_number(value, kind)).cast(kind))
             except (pa.ArrowInvalid, OverflowError):
                 # No integer column can hold 1.5, and no Arrow column 2 ** 70.
                 continue

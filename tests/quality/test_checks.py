@@ -1,5 +1,7 @@
 """Expectations over Arrow, on values that are odd."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,35 @@ def test_times_are_compared_with_texts() -> None:
     times = pa.array(["2024-01-01", "2024-06-01", None]).cast(pa.timestamp("us"))
     assert failing(times, BETWEEN, min_value="2024-03-01") == [0]
     assert failing(times, IN_SET, value_set=["2024-06-01"]) == [0]
+
+
+WITHOUT_PANDAS = """
+import sys
+class Hidden:
+    def find_spec(name, path=None, target=None):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden)
+import pyarrow as pa
+from memwal.quality.evaluate import evaluate
+from memwal.quality.expectations import read_suite
+times = pa.array([1_700_000_000_123_456_789, None], pa.timestamp("ns"))
+bound = {"column": "c", "max_value": "2023-11-14T22:13:20.123456788"}
+some = {"column": "c", "value_set": ["2023-11-14T22:13:20.123456789"]}
+suite = [
+    {"type": "expect_column_max_to_be_between", "kwargs": bound},
+    {"type": "expect_column_values_to_be_in_set", "kwargs": some},
+]
+print([found.success for found in evaluate(read_suite(suite), pa.table({"c": times}))])
+"""
+
+
+def test_nanoseconds_are_compared_without_pandas() -> None:
+    """Python's times have none, so Arrow converts them with pandas only."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["[False,", "True]"]
 
 
 def test_missing_values_fail_nothing_else() -> None:
