@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.merging import elsewhere
@@ -199,6 +200,7 @@ def test_a_proposed_suite_is_met(make_table: MakeTable) -> None:
             pa.field("id", pa.int64(), nullable=False),
             ("n", pa.int64()),
             ("x", pa.float64()),
+            ("half", pa.float16()),
             ("state", pa.string()),
             ("text", pa.string()),
             ("at", pa.timestamp("us")),
@@ -213,6 +215,7 @@ def test_a_proposed_suite_is_met(make_table: MakeTable) -> None:
             "id": range(count),
             "n": [dice.randint(0, 50) for _ in range(count)],
             "x": [None if dice.random() < 0.2 else dice.uniform(-5, 5) for _ in range(count)],
+            "half": np.ones(count, np.float16),
             "state": [dice.choice(["new", "paid", "sent"]) for _ in range(count)],
             "text": [f"text {n}" for n in range(count)],
             "at": [datetime(2024, 1, 1, tzinfo=UTC).replace(tzinfo=None)] * count,
