@@ -205,7 +205,9 @@ class Router:
         beside = self._spec.columns_beside_key
         if not beside or batch.schema.get_field_index(TOMBSTONE) < 0:
             return
-        if batch.column(TOMBSTONE).true_count:
+        deleted = batch.column(TOMBSTONE)
+        # Key columns among them have values.
+        if any(batch.column(name).filter(deleted).null_count for name in beside):
             raise InvalidInputError(
                 f"the table is divided by {', '.join(beside)}, which the primary key does not "
                 "have to hold: give these columns with the keys to delete"

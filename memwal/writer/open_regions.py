@@ -99,7 +99,7 @@ class RoutingSchema:
             row_schema,
             newest_spec(base),
             router,
-            spec.columns_beside_key,
+            tuple(n for n in spec.columns_beside_key if n not in base.primary_key),
             names_region=region_id is not None,
             stored=frozenset(stored),
         )

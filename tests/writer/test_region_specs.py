@@ -89,6 +89,36 @@ class TestColumnsBesideTheKey:
                 writer.delete(pa.array([1]))
         assert sorted(table.scan().to_table().column("id").to_pylist()) == [1, 4]
 
+    @pytest.mark.parametrize(
+        ("spec", "names"),
+        [
+            (RegionSpec.bucket("id", 2, immutable=True), ["id"]),
+            (RegionSpec.multi_bucket(["n", "id"], 2, immutable=True), ["id", "n"]),
+        ],
+        ids=["the key", "the key and another"],
+    )
+    def test_a_promised_field_may_have_key_columns(
+        self, tmp_path: Path, spec: RegionSpec, names: list[str]
+    ) -> None:
+        table = memwal.create(
+            str(tmp_path / "t"), self.SCHEMA, primary_key=["id"], region_spec=spec
+        )
+        rows = self.rows(*((key, 0, key % 3) for key in range(8)))
+        with table.writer() as writer:
+            writer.upsert(rows)
+            assert len(writer.claims()) == 2
+            writer.delete(where="id = 0")
+            writer.delete(rows.slice(1, 3).select(names))
+            if names == ["id"]:
+                writer.delete([4])
+            else:
+                with pytest.raises(InvalidInputError, match=r"\bn\b"):
+                    writer.delete(pa.table({"id": [4]}))
+                writer.delete({"id": [4], "n": [1]})
+            writer.apply(deletes=rows.slice(5, 1).select(names), source="s", version=1)
+        table.delete(where="id = 6")
+        assert table.scan(columns=["id"]).to_pylist() == [{"id": 7}]
+
     def test_failures_tell_which_deletes_were_not_done(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             writer.upsert(self.rows((1, 0, 1), (2, 1, 2), (3, 0, 3)))
