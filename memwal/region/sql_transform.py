@@ -8,10 +8,11 @@ Columns are first converted to their widest type, integers to 64 bits and floats
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,9 @@ from memwal.region.hashing import is_hashable, murmur3_multi
 from memwal.region.transforms import Transform
 from memwal.region.values import VALUE_TYPES, type_name
 from memwal.util.optional_deps import requires_extra
+
+if TYPE_CHECKING:
+    from datafusion import DataFrame
 
 _HASHES: Final = {"murmur3": 1, "murmur3_multi": None}
 
@@ -201,8 +205,8 @@ class Engine:
         """
         batch = pa.RecordBatch.from_arrays(list(columns), schema=self._schema)
         try:
-            frame = self._context.create_dataframe([[batch]])
-            batches = frame.select(frame.parse_sql_expr(self._sql).alias("value")).collect()
+            with self._frame(batch) as frame:
+                batches = frame.select(frame.parse_sql_expr(self._sql).alias("value")).collect()
         except Exception as error:
             raise self._refusal(error) from error
         values = [batch.column(0) for batch in batches]
@@ -210,10 +214,19 @@ class Engine:
 
     def _type_of(self, sql: str) -> pa.DataType:
         try:
-            frame = self._context.create_dataframe([[pa.RecordBatch.from_pylist([], self._schema)]])
-            return frame.select(frame.parse_sql_expr(sql).alias("value")).schema().field(0).type
+            with self._frame(pa.RecordBatch.from_pylist([], self._schema)) as frame:
+                return frame.select(frame.parse_sql_expr(sql).alias("value")).schema().field(0).type
         except Exception as error:
             raise self._refusal(error) from error
+
+    @contextmanager
+    def _frame(self, batch: pa.RecordBatch) -> Iterator[DataFrame]:
+        """Register rows as a table of the context, which would keep them for good."""
+        name = f"rows_{uuid.uuid4().hex}"
+        try:
+            yield self._context.create_dataframe([[batch]], name)
+        finally:
+            self._context.deregister_table(name)
 
     def _with_hashes(self, tokens: list[str]) -> str:
         """Return the expression with a separate function for each call of a hash.

@@ -154,6 +154,16 @@ def test_types_that_cannot_be_used(kind: pa.DataType) -> None:
     assert Expression("1", pa.int64(), 1).value_type([kind]) is None
 
 
+def test_rows_are_not_kept() -> None:
+    engine = sql_transform.Engine(["10", "/", "murmur3", "(", "col0", ")"], [pa.int64()])
+    assert len(engine.evaluate([pa.array([1, 2])])) == 2
+    zero = sql_transform.Engine(["10", "/", "col0"], [pa.int64()])
+    with pytest.raises(InvalidInputError):
+        zero.evaluate([pa.array([0])])
+    for used in (engine, zero):
+        assert not used._context.catalog().schema().names()
+
+
 def test_rows_keep_their_order() -> None:
     numbers = pa.array(range(100_000))
     assert value("col0 + 1", numbers) == list(range(1, 100_001))
