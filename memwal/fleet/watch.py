@@ -207,6 +207,10 @@ class TableWatch:
         values = state.probe or {}
         if values.get("memwal") != __version__ or state.status.uri != location.uri:
             return
+        probe_type = _probe_type(location)
+        if ("folders" in values) != (probe_type is _FolderTimes):
+            # The storage options lead to another kind of store since.
+            return
         work = catalog.work_of([managed.name])[managed.name]
         # No job: any that is due is one that was not when the status was read.
         remembered = Survey(
@@ -217,7 +221,7 @@ class TableWatch:
             last_runs=work.last_runs,
         )
         read_at = self._polled_at - (now - state.at).total_seconds()
-        probe = _probe_type(location)(location, values, read_at)
+        probe = probe_type(location, values, read_at)
         self._last = _Remembered(remembered, probe, read_at, state.at)
         self._polled_at = self._changed_at = read_at
 

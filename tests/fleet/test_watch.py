@@ -363,6 +363,20 @@ def test_a_process_that_starts_reads_what_changed_meanwhile(flights: Watched) ->
         assert flights.poll().is_fresh
 
 
+def test_a_process_that_starts_with_other_storage_options_reads_anew(
+    flights: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.settle()
+    _restarted(flights)
+    with monkeypatch.context() as patched:
+        # As in a store whose commits a database decides.
+        patched.setattr(LocalStore, "folder_stamp", lambda store, prefix: None)
+        assert flights.poll().is_fresh
+        _restarted(flights)
+    assert flights.poll().is_fresh
+    assert not flights.poll().is_fresh
+
+
 def test_a_process_that_starts_reads_what_is_due(flights: Watched) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
     flights.settle()
