@@ -239,7 +239,8 @@ class Quarantine:
 
         def add(base: BaseTable) -> None:
             nonlocal written
-            missing = missing_part(pa.struct(rows.schema), pa.struct(base.schema))
+            kinds = pa.struct(rows.schema), pa.struct(base.schema)
+            missing = missing_part(*kinds, addable=True)
             if missing is not None:
                 self._commit(base, lambda dataset: dataset.add_columns(pa.schema([*missing])))
                 base = open_base(self.location)
@@ -431,19 +432,29 @@ def original_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     )
 
 
-def missing_part(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the fields of a nested type, at any depth, that another one lacks.
+def missing_part(
+    kind: pa.DataType, other: pa.DataType, *, addable: bool = False
+) -> pa.DataType | None:
+    """Return the fields of a nested type that another one lacks, or has as narrower floats.
 
-    ``None`` if it has all of them. Arrow's cast drops such fields of structs without an error.
+    ``None`` if there are none, at any depth. Arrow's cast drops or rounds such values without an
+    error. With ``addable``, only fields that Lance can add to the other type.
     """
     kind, other = (getattr(one, "storage_type", one) for one in (kind, other))
+    if pt.is_floating(kind) and pt.is_floating(other):
+        return kind if kind.bit_width > other.bit_width and not addable else None
     if pt.is_struct(kind) != pt.is_struct(other) or not other.num_fields:
+        return None
+    if addable and pt.is_map(kind):
         return None
     missing = []
     for field in (kind.field(number) for number in range(kind.num_fields)):
         number = other.get_field_index(field.name) if pt.is_struct(kind) else 0
-        is_missing = number < 0
-        part = field.type if is_missing else missing_part(field.type, other.field(number).type)
+        part = (
+            field.type
+            if number < 0
+            else missing_part(field.type, other.field(number).type, addable=addable)
+        )
         if part is not None:
             missing.append(pa.field(field.name, part))
     return with_children(kind, missing) if missing else None
@@ -457,6 +468,8 @@ def _cast_to_schema(rows: pa.Table, schema: pa.Schema, location: TableLocation |
             continue
         column = rows.column(field.name)
         try:
+            if location is not None and missing_part(column.type, field.type) is not None:
+                raise pa.ArrowInvalid("the cast would lose values")
             columns.append(column if column.type == field.type else column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             where = f" of {location}" if location is not None else ""

@@ -152,16 +152,26 @@ def test_a_column_that_changed_its_type(kept: memwal.Table) -> None:
         quarantine(kept).write(other)
 
 
-def test_a_column_of_vectors_that_got_another_dimension(kept: memwal.Table) -> None:
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 3)),
+        (pa.float32(), pa.float64()),
+        (pa.struct([("a", pa.list_(pa.float32()))]), pa.struct([("a", pa.list_(pa.float64()))])),
+        (
+            pa.map_(pa.string(), pa.struct([("a", pa.int8())])),
+            pa.map_(pa.string(), pa.struct([("a", pa.int8()), ("b", pa.int8())])),
+        ),
+    ],
+    ids=str,
+)
+def test_a_column_whose_values_would_be_lost(
+    kept: memwal.Table, before: pa.DataType, now: pa.DataType
+) -> None:
     found = quarantine(kept).read()
-
-    def with_vectors(dimension: int) -> pa.Table:
-        kind = pa.list_(pa.float32(), dimension)
-        return found.append_column("v", pa.array([[0.0] * dimension] * 3, kind))
-
-    quarantine(kept).write(with_vectors(2))
+    quarantine(kept).write(found.append_column("v", pa.nulls(3, before)))
     with pytest.raises(TableSetupError, match="quarantine_uri"):
-        quarantine(kept).write(with_vectors(3))
+        quarantine(kept).write(found.append_column("v", pa.nulls(3, now)))
 
 
 def test_a_table_whose_columns_have_the_names_of_ours(make_table: MakeTable) -> None:
