@@ -68,6 +68,7 @@ class TableChangedTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each feed that is not empty. Never ends and never raises."""
         from memwal_airflow.triggers.readings import TableSource, open_table_async
+        from memwal_airflow.version_compat import AirflowException
 
         told: tuple[str | None, ...] = ()  # The token after which changes were told.
         repeat_at = math.inf
@@ -77,7 +78,7 @@ class TableChangedTrigger(BaseEventTrigger):
             try:
                 table = await open_table_async(TableSource(table=self.table))
                 found = await asyncio.to_thread(find_changes, table, self.consumer, told=told)
-            except (MemWalError, OSError) as error:
+            except (MemWalError, OSError, AirflowException) as error:
                 self.log.warning("Changes of %s are not known: %s", self.table, error)
                 found = None
             if found is not None:

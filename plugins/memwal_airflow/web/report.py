@@ -158,7 +158,8 @@ class _TableRuns:
     A read asks for the runs that are new, and for the runs that it knows as open or failed, by
     their numbers: its cost is that of the changes. A run that a person cleared is open again, and
     one that was deleted is forgotten. Numbers are given before they are committed, so that a run
-    can appear after one with a higher number: the last :data:`_OVERLAP` numbers are read again.
+    can appear after one with a higher number: the last :data:`_OVERLAP` numbers are read again, of
+    runs of the last :data:`FIRST_RUNS`.
     """
 
     def __init__(self) -> None:
@@ -207,14 +208,16 @@ class _TableRuns:
             DagRun.end_date,
         )
         query = select(*columns).where(of_tables).order_by(DagRun.id)
+        recent = DagRun.run_after >= now - FIRST_RUNS
         if self._last_id is None:
-            query = query.where(DagRun.run_after >= now - FIRST_RUNS)
+            query = query.where(recent)
         else:
+            late = recent & (DagRun.id > self._last_id - _OVERLAP)
             query = query.where(
-                or_(DagRun.id > self._last_id - _OVERLAP, DagRun.id.in_(list(self._known)))
+                or_(DagRun.id > self._last_id, late, DagRun.id.in_(list(self._known)))
             )
         runs = session.execute(query).all()
-        self._last_id = max((run.id for run in runs), default=self._last_id or 0)
+        self._last_id = max((run.id for run in runs), default=self._last_id)
         known: dict[int, Any] = {}
         failed: dict[str, int] = {}
         for run in runs:

@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from airflow.exceptions import AirflowNotFoundException
 from memwal_airflow.triggers import changes
 from memwal_airflow.triggers.changes import TableChangedTrigger, find_changes
 from support.data.tables import MakeTable, collect_now, flush, flush_and_merge, rows
@@ -73,6 +74,24 @@ def test_what_is_not_committed_is_told_again(
     (first, again) = watch(lambda number, _: flush(table, {2 + number: 2}), events=2)
     assert first["after"] == again["after"]
     assert (first["rows"], again["rows"]) == (1, 2)
+
+
+def test_it_goes_on_when_its_connection_is_there_again(
+    table: memwal.Table, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, {1: 1})
+    errors = []
+
+    class Log:
+        def warning(self, text: str, table: str, error: Exception) -> None:
+            errors.append(type(error))
+            catalog.update("t", storage_options_ref=None)
+
+    catalog.update("t", storage_options_ref="airflow:missing")
+    monkeypatch.setattr(TableChangedTrigger, "log", Log())
+    (found,) = watch(lambda *_: None, events=1)
+    assert found["rows"] == 1
+    assert errors == [AirflowNotFoundException]
 
 
 def test_a_consumer_that_was_not_opened_has_the_whole_table(table: memwal.Table) -> None:

@@ -149,6 +149,15 @@ def test_a_shard_that_has_no_seat(
     assert unseen
 
 
+def test_a_failed_run_from_before_the_last_week_is_not_told(well: Any, found: Any) -> None:
+    dag_run(well, "r1", "failed", since=8 * 86_400)
+    for _ in range(2):
+        assert found(well) == []
+    dag_run(well, "r2", "failed", dag_id="memwal__ships")
+    for _ in range(2):
+        assert found(well) == [("run_failed", "ships")]
+
+
 def test_a_failed_run_until_one_succeeds(well: Any, found: Any) -> None:
     failed = dag_run(well, "r1", "failed")
     told = [("run_failed", "flights")]
