@@ -1,7 +1,8 @@
 """Checks of JSON text, which a flush stores in Lance's binary form.
 
 Python's parser takes text that Lance refuses, or stores as another value: a name twice in an
-object, numbers that are not finite, and half of a surrogate pair.
+object, numbers that are not finite, and half of a surrogate pair. Text that is nested very deeply
+overflows the stack of Lance's threads, which ends the process.
 """
 
 from __future__ import annotations
@@ -14,16 +15,30 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_TEXT_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]')
+_MAX_DEPTH: Final = 500
+# Of text that was logged before there was a limit: Lance stores it.
+_MAX_LOGGED_DEPTH: Final = 1000
 
 
-class _RepeatedNameError(ValueError):
-    """An object has two members of the same name."""
+class _RefusedError(ValueError):
+    """Lance cannot store the text; the message says why."""
+
+
+def _check_depth(text: str, limit: int) -> None:
+    if text.count("[") + text.count("{") <= limit:
+        return
+    depth = 0
+    for found in _TEXT_OR_BRACKET.finditer(text):
+        depth += (found[0] in "[{") - (found[0] in "]}")
+        if depth > limit:
+            raise _RefusedError(f"JSON that is nested in more than {limit} levels")
 
 
 def _with_distinct_names(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
     if len(found) < len(members):
-        raise _RepeatedNameError
+        raise _RefusedError("JSON with a name twice in an object")
     return found
 
 
@@ -53,28 +68,31 @@ def find_invalid_json(values: pa.Array, *, exact: bool) -> str | None:
     With ``exact``, also text that it would store as another value: out of NaN it makes a null.
     """
     decode = _decode_exact if exact else _decode
+    limit = _MAX_DEPTH if exact else _MAX_LOGGED_DEPTH
     try:
         for text in getattr(values, "storage", values).to_pylist():
             if text is None:
                 continue
+            _check_depth(text, limit)
             value = decode(text)
             if exact and "\\u" in text and _SURROGATE.search(text):
                 # Half of a pair cannot be encoded.
                 json.dumps(value, ensure_ascii=False).encode()
-    except _RepeatedNameError:
-        return "JSON with a name twice in an object"
+    except _RefusedError as error:
+        return str(error)
     except (ValueError, TypeError, RecursionError):
         return "text that is not valid JSON, such as NaN, or a number beyond the range of floats"
     return None
 
 
-def repeats_name(text: str) -> bool:
-    """Return whether an object in JSON text has a name twice, so that no flush can store it."""
+def find_refused_json(text: str) -> str | None:
+    """Describe JSON text that Python reads and no flush can store; None for other text."""
     try:
+        _check_depth(text, _MAX_LOGGED_DEPTH)
         _decode(text)
-    except _RepeatedNameError:
-        return True
+    except _RefusedError as error:
+        return str(error)
     except (ValueError, RecursionError):
-        # How deeply text may be nested depends on the caller's stack.
-        return False
-    return False
+        # How deeply Python reads text depends on the caller's stack.
+        return None
+    return None

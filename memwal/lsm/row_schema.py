@@ -24,7 +24,7 @@ from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.format.wal_layout import has_dictionaries
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
 from memwal.inputs.dictionaries import to_dictionaries
-from memwal.inputs.json_text import find_invalid_json, repeats_name
+from memwal.inputs.json_text import find_invalid_json, find_refused_json
 from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
 from memwal.lsm.logged_blobs import log_schema, to_logged
 from memwal.region.rows import align_rows, stored_schema
@@ -248,17 +248,17 @@ class RowSchema:
                         problems.setdefault(int(number), f"column {field.name} has {problem}")
         return problems
 
-    def find_repeated_names(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Return the row numbers of rows that have a name twice in a JSON object, and the column.
+    def find_refused_json(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the row numbers of rows with JSON that no flush can store, and why.
 
-        Earlier versions of memwal logged such rows, which no flush can store.
+        Earlier versions of memwal logged such rows.
         """
         return {
-            number: f"column {field.name} has JSON with a name twice in an object"
+            number: f"column {field.name} has {problem}"
             for field in self.base_schema
             if isinstance(field.type, pa.JsonType)
             for number, text in enumerate(rows.column(field.name).storage.to_pylist())
-            if text is not None and repeats_name(text)
+            if text is not None and (problem := find_refused_json(text)) is not None
         }
 
     def _plan_upserts(self, schema: pa.Schema) -> _ConversionPlan:

@@ -7,7 +7,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from memwal.inputs.json_text import find_invalid_json, repeats_name
+from memwal.inputs.json_text import find_invalid_json, find_refused_json
 
 REFUSED = [
     '{"a": 1, "a": 1}',
@@ -36,6 +36,7 @@ KEPT = [
     '"' + "9" * 320 + '"',
     '"\\ud83d\\ude00 \\u00e9 \\\\ud800"',
     " [ ] ",
+    "[" + '{"]": []}, ' * 600 + '"' + "[" * 600 + '\\\\\\"' + "{" * 600 + '"]',
     "null",
 ]
 
@@ -54,14 +55,14 @@ def test_text_that_lance_refuses(text: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="JSON"):
         stored(text, tmp_path)
     assert find_invalid_json(pa.array([text]), exact=False) is not None
-    assert repeats_name(text) == (text in REFUSED[:3])
+    assert (find_refused_json(text) is not None) == (text in REFUSED[:3])
 
 
 @pytest.mark.parametrize("text", CHANGED)
 def test_text_that_lance_stores_as_another_value(text: str, tmp_path: Path) -> None:
     assert stored(text, tmp_path) != json.loads(text, parse_int=float)
     assert find_invalid_json(pa.array([text]), exact=False) is None
-    assert not repeats_name(text)
+    assert find_refused_json(text) is None
 
 
 @pytest.mark.parametrize("text", KEPT)
@@ -77,3 +78,25 @@ def test_one_value_among_others(kind: pa.DataType) -> None:
     assert find_invalid_json(column(*KEPT, None), exact=True) is None
     for text in REFUSED + CHANGED:
         assert find_invalid_json(column(None, *KEPT, text), exact=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("[", "]"), ('{"}]": ', "}"), ('[[[]], {"\\\\\\"]": ', ', "{": "\\""}]')]
+)
+def test_text_that_is_nested_deeply(before: str, after: str, tmp_path: Path) -> None:
+    """A merge of some 1200 levels overflows a stack of Lance, which ends the process."""
+    each = 2 if "{" in before[1:] else 1
+
+    def nested(levels: int) -> str:
+        return before * (levels // each) + "[]" + after * (levels // each)
+
+    def is_found(levels: int, *, exact: bool) -> bool:
+        return find_invalid_json(pa.array([nested(levels)]), exact=exact) is not None
+
+    assert not is_found(498, exact=True)
+    assert is_found(500, exact=True)
+    assert not is_found(700, exact=False)
+    assert is_found(1000, exact=False)
+    assert find_refused_json(nested(700)) is None
+    assert find_refused_json(nested(1000)) is not None
+    assert stored(nested(700), tmp_path) == json.loads(nested(700))

@@ -1,7 +1,7 @@
 """Rows of a log entry as stored rows of the table, without rows that no flush could store.
 
 A writer of memwal checks rows before it writes them to the log; other clients may not, and earlier
-versions did not find a name that is twice in a JSON object. Unless such rows are set aside
+versions did not find all JSON that Lance cannot store. Unless such rows are set aside
 (:mod:`memwal.jobs.verify.repairs.set_aside`), the region cannot be claimed: a claim that skipped
 them would lose rows that a client had acknowledged, and a flush of them fails.
 """
@@ -74,7 +74,7 @@ def split_entry(
         batches = _converted(row_schema, region_id, position, entry)
     # A writer of memwal has made all other checks.
     is_ours = entry.writer_id is not None
-    find = row_schema.find_repeated_names if is_ours else row_schema.find_problems
+    find = row_schema.find_refused_json if is_ours else row_schema.find_problems
     problems: dict[int, str] = {}
     start = 0
     for batch in batches:
