@@ -445,8 +445,9 @@ class Fleet:
             self._due_jobs.pop((name, job), None)
             if due.reason is None:
                 self._queue.forget(name, [job])
-                # A failed job that is no longer due was done by another process.
-                failures.clear(name, job)
+                if due.postponed is None:
+                    # A failed job that is no longer due was done by another process.
+                    failures.clear(name, job)
             elif not failures.is_backing_off(name, job) and (name, job) not in self._started:
                 self._due_jobs[name, job] = QueuedJob(
                     table=name,

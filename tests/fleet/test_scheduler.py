@@ -89,6 +89,18 @@ class TestOneProcess:
         assert len(found) == len(set(found)) == len(catalog.runs()) - 1
         assert {run.external_id for run in catalog.runs()} == {"dag/run/drain/-1"}
 
+    def test_quiet_hours_keep_the_failure_of_a_job(
+        self, catalog: Catalog, managed: Managed
+    ) -> None:
+        always = ("00:00-12:00 UTC", "12:00-00:00 UTC")
+        managed(policy=Policy(merge_at_generations=1, quiet_hours=always))
+        failed = catalog.backoffs.record_failure("flights", "merge", "no space")
+        Fleet(catalog).run_once()
+        assert catalog.backoffs.failed_jobs() == [failed]
+        catalog.update("flights", policy=Policy(merge_at_generations=1_000, quiet_hours=always))
+        Fleet(catalog).run_once()
+        assert catalog.backoffs.failed_jobs() == []
+
     def test_each_table_has_a_runner_of_its_own(
         self, catalog: Catalog, many: dict[str, memwal.Table]
     ) -> None:
