@@ -206,10 +206,11 @@ class _Resolver:
         if request.force:
             return self._spec(request.regions, ())
         if request.due is not None:
-            waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
+            waiting = _waiting(table, self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
         state = self._given_survey() or self._survey(table)
-        spec = self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
+        waiting = _waiting(table, state.skipped_regions)
+        spec = self._spec_if_due(state.due[request.job], waiting)
         return spec if isinstance(spec, Skipped) else replace(spec, status=state.status)
 
     def _given_survey(self) -> Survey | None:
@@ -283,8 +284,10 @@ class _Resolver:
         )
 
 
-def _waiting(records: Collection[SkippedRegionRecord]) -> list[UUID]:
-    return [UUID(record.region_id) for record in records if record.waiting]
+def _waiting(table: Table, records: Collection[SkippedRegionRecord]) -> list[UUID]:
+    waiting = {UUID(record.region_id) for record in records if record.waiting}
+    # A table that was created again may have other regions.
+    return sorted(waiting.intersection(table.region_ids())) if waiting else []
 
 
 @public
@@ -427,7 +430,7 @@ def _run_exclusively(
 def _record_skipped_regions(
     catalog: Catalog, table: Table, spec: JobSpec, result: JobResult
 ) -> None:
-    """Record the regions that the merge could not read, and clear the records of merged ones."""
+    """Record the regions that the merge could not read; forget those that are merged or gone."""
     name, options = spec.table.name, spec.options
     if not isinstance(options, MergeOptions):
         return
@@ -439,9 +442,12 @@ def _record_skipped_regions(
     merged = table.base().details.merged
     stuck = {region.region_id for region in result.skipped_regions}
     skipped = set(options.skip_regions)
+    present = set(table.region_ids())
 
     def is_over(record: SkippedRegionRecord) -> bool:
         region = UUID(record.region_id)
+        if region not in present:
+            return True
         if record.region_id in stuck or region in skipped:
             return merged.get(region, 0) >= record.generation
         tried = options.run_bytes is None and (options.regions is None or region in options.regions)

@@ -27,7 +27,7 @@ from memwal.errors import (
 )
 from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job, survey
 from memwal.fleet.job_spec import run_locally
-from memwal.jobs.job import JobResult, guarded
+from memwal.jobs.job import JobResult, SkippedRegion, guarded
 from memwal.jobs.options import CompactOptions, GcOptions, IndexOptions, MergeOptions
 from memwal.region.router import bucket_region_id
 
@@ -406,6 +406,23 @@ class TestSkippedRegions:
         done(run_job(catalog, JobRequest("flights", "merge")))
         assert catalog.backoffs.skipped_regions("flights") == []
         assert open_base(table.location).details.merged[GOOD] == 4
+
+    @pytest.mark.parametrize("uses_survey", [False, True])
+    def test_a_region_that_the_table_does_not_have_is_forgotten(
+        self, catalog: Catalog, managed: Managed, uses_survey: bool
+    ) -> None:
+        managed()
+        state = survey(catalog, catalog.get("flights"))
+        gone = SkippedRegion(region_id=str(uuid4()), generation=1, reason="of an earlier table")
+        catalog.backoffs.skip_regions("flights", [gone])
+        specs: list[JobSpec] = []
+        request = JobRequest("flights", "merge", run_bytes=1_000_000_000)
+        request = replace(
+            request, **({"survey": state} if uses_survey else {"due": state.due["merge"]})
+        )
+        done(run_job(catalog, request, runtime=Runtime(execute=lambda spec, _: specs.append(spec))))
+        assert [spec.options.skip_regions for spec in specs] == [()]
+        assert catalog.backoffs.skipped_regions("flights") == []
 
 
 def test_one_index_is_judged_and_built_alone_under_its_own_lease(
