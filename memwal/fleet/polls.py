@@ -46,6 +46,8 @@ _RECORD_SECONDS = 15.0
 # More than reads at once: a read that exceeds its limit keeps its thread until it ends.
 _THREADS = 64
 _JITTER = 0.1  # So that the polls of many tables spread over the pause between them.
+# By this, every cron expression is due.
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 # Pause between two comparisons of a cron expression with the clock.
 _CRON_SECONDS = 10.0
 
@@ -199,6 +201,11 @@ class _TablePoll:
     looked_at: float = -math.inf  # when a poll last ended without an error
     recorded_at: float = -math.inf  # as the catalog has it
 
+    def poll_in(self, seconds: float) -> None:
+        """Make the table due for a poll in some seconds, by any schedule, unless it is sooner."""
+        self.next_at = min(self.next_at, time.monotonic() + seconds)
+        self.polled_at = _LONG_AGO
+
 
 class TablePolls:
     """Polls the enabled tables of a catalog in one event loop, each at the pace of its policy.
@@ -312,15 +319,17 @@ class TablePolls:
         results, self._results = self._results, []
         return results
 
-    def restart(self, table: str) -> None:
-        """Forget when a table was polled, and its runs: its schedule begins anew.
+    def restart(self, table: str, *, at_once: bool = True) -> None:
+        """Poll a table again before its schedule tells, and read its runs again.
 
-        The catalog gets the next status that is read.
+        Unless ``at_once``, it is polled after the ``poll_seconds`` of its policy. The catalog gets
+        the next status that is read.
         """
         self.work.forget(table)
         poll = self._polls.get(table)
         if poll is not None:
-            poll.next_at, poll.polled_at, poll.next_sample = -math.inf, None, -math.inf
+            poll.poll_in(0.0 if at_once else poll.table.policy.poll_seconds)
+            poll.next_sample = -math.inf
 
     def close(self, *, wait: bool = False) -> None:
         """Cancel the polls; their threads end with the requests that they ``wait`` for."""
@@ -479,6 +488,8 @@ class TablePolls:
         except Exception as error:
             # A thread that did not answer in time may still use the old one.
             poll.watch = _new_watch()
+            # If it backs off, at the end of that.
+            poll.poll_in(table.policy.poll_seconds)
             record = self.failures.record
             result = await asyncio.to_thread(record, table.name, STATUS_JOB, "", error)
         finally:

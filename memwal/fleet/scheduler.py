@@ -460,12 +460,13 @@ class Fleet:
     def _finished_jobs(self, polls: TablePolls) -> Iterable[Outcome]:
         for name, (choice, future) in [(n, w) for n, w in self._working.items() if w[1].done()]:
             del self._working[name]
-            # The job may have made other jobs due.
-            polls.restart(name)
             job, reason = choice.due_job.job, choice.due_job.due.reason or ""
             error = future.exception()
+            result = future.result() if error is None else None
+            # The job may have made other jobs due. Another process runs one that was skipped, which
+            # is due until that has ended.
+            polls.restart(name, at_once=not isinstance(result, Skipped))
             if error is None:
-                result = future.result()
                 if isinstance(result, JobResult):
                     polls.failures.clear(name, job)
                     self._changed.add(name)

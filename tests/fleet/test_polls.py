@@ -16,7 +16,7 @@ from support.data.tables import numbered
 import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.backoff import Backoffs
-from memwal.catalog.records import ManagedTable
+from memwal.catalog.records import STATUS_JOB, ManagedTable
 from memwal.errors import StoreUnavailableError
 from memwal.fleet import polls as polls_module
 from memwal.fleet.polls import FailureTracker, Outcome, ReadLimits, TablePolls
@@ -416,6 +416,54 @@ def test_a_job_that_ended_is_seen_at_once(
         assert survey.due["gc"].reason is None
 
     run(catalog, work, refresh_seconds=5)
+
+
+SCHEDULES = pytest.mark.parametrize("schedule", [86_400.0, "0 0 1 1 *"])
+
+
+@SCHEDULES
+def test_a_table_is_polled_again_after_a_job_whatever_its_schedule(
+    catalog: Catalog, managed: Managed, clock: SimpleNamespace, schedule: str | float
+) -> None:
+    policy = replace(IDLE, schedule=schedule, poll_seconds=60)
+    managed("flights", policy=policy)
+
+    async def work(loop: Loop) -> None:
+        polls = loop.polls
+        await _live(polls, clock, 15)
+        for at_once, seconds in ((True, 1), (False, 61)):
+            assert not await _live(polls, clock, 120)
+            polls.restart("flights", at_once=at_once)
+            assert len(await _live(polls, clock, seconds)) == 1
+
+    run(catalog, work)
+
+
+@SCHEDULES
+def test_a_table_that_cannot_be_read_is_polled_again_after_its_delay_whatever_its_schedule(
+    catalog: Catalog,
+    managed: Managed,
+    clock: SimpleNamespace,
+    tmp_path: Path,
+    try_now: Callable[[], None],
+    schedule: str | float,
+) -> None:
+    uri = managed("flights", policy=IDLE).uri
+    catalog.register("away", uri=str(tmp_path / "away"), policy=replace(IDLE, schedule=schedule))
+
+    async def work(loop: Loop) -> None:
+        polls = loop.polls
+        # Reads the catalog; a cron table is not due before.
+        await polls.turn(busy=["flights", "away"])
+        polls.restart("away")
+        found = await _live(polls, clock, 60)
+        assert [result.job for result in found if isinstance(result, Outcome)] == [STATUS_JOB]
+        (tmp_path / "away").symlink_to(uri)
+        try_now()
+        names = [r.table.name for r in await _live(polls, clock, 15) if isinstance(r, Survey)]
+        assert "away" in names
+
+    run(catalog, work)
 
 
 def test_the_status_after_the_last_change_is_recorded(

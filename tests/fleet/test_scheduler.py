@@ -21,10 +21,12 @@ from support.waiting import caught_elsewhere, until
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
+from memwal.catalog.leases import job_resource
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview, run_job
 from memwal.fleet import scheduler as fleet_module
+from memwal.fleet.polls import TablePolls
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.merge import job as merge_job
 from memwal.jobs.options import MergeOptions, SnapshotOptions
@@ -316,6 +318,31 @@ class TestForever:
         )
         fleet.run_forever(every=0.1)
         assert done == ["merge", "gc"]
+
+    def test_a_job_that_another_process_runs_is_not_tried_all_the_time(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = managed()
+        policy = replace(catalog.get("flights").policy, poll_seconds=3_600)
+        catalog.update("flights", policy=policy)
+        real = TablePolls.turn
+        turns = 0
+
+        async def turn(polls: TablePolls, **options: Any) -> None:
+            nonlocal turns
+            turns += 1
+            await real(polls, **options)
+
+        def on_outcome(outcome: Outcome) -> None:
+            nonlocal turns
+            turns = 0
+
+        monkeypatch.setattr(TablePolls, "turn", turn)
+        with catalog.leases.acquire(job_resource("flights", "merge")):
+            fleet = Fleet(catalog, on_outcome=on_outcome)
+            with running(fleet):
+                until(lambda: turns > 10, seconds=60)
+        assert merged(table, bucket_region_id(0)) == 0
 
     def test_a_catalog_that_does_not_answer_is_waited_for(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
