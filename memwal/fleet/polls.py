@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,8 +43,9 @@ WORK_SECONDS = 5.0
 
 # Pause between two records of which tables were looked at.
 _RECORD_SECONDS = 15.0
-# More than reads at once: a read that exceeds its limit keeps its thread until it ends.
-_THREADS = 64
+# More than reads at once: a read that exceeds its limit keeps its thread until it ends. A thread
+# is started only if none is idle.
+_THREADS = 1_000
 _JITTER = 0.1  # So that the polls of many tables spread over the pause between them.
 # By this, every cron expression is due.
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -194,6 +195,8 @@ class _TablePoll:
     next_at: float = -math.inf
     polled_at: datetime | None = None
     task: asyncio.Task[None] | None = None
+    # The newest read, which outlives its task if it exceeds its limit.
+    read: Future[Survey] | None = None
     needs_work: bool = False  # by the last poll: a job was due, or regions were skipped
     reported: frozenset[str] | None = None  # due jobs as the catalog has them; None if not known
     has_sample: bool = True  # whether the status that was read last is in the catalog
@@ -404,8 +407,9 @@ class TablePolls:
             poll.recorded_at = looked_at
 
     def _may_start(self, poll: _TablePoll) -> bool:
-        name = poll.table.name
-        return poll.task is None and not self.failures.is_backing_off(name, STATUS_JOB)
+        if poll.task is not None or (poll.read is not None and not poll.read.done()):
+            return False
+        return not self.failures.is_backing_off(poll.table.name, STATUS_JOB)
 
     async def _start(self, polls: list[_TablePoll]) -> None:
         polls = await self._changed(polls)
@@ -474,10 +478,10 @@ class TablePolls:
         try:
             async with self._limits.reading(table.name):
                 options = await self._storage_options(table)
-                loop = asyncio.get_running_loop()
-                result = await loop.run_in_executor(
-                    self._threads, self._read, poll, table, poll.watch, options
-                )
+                # Not another one while it runs: tables on a disk that does not answer would take
+                # all threads.
+                poll.read = self._threads.submit(self._read, poll, table, poll.watch, options)
+                result = await asyncio.wrap_future(poll.read)
             # Not in the thread: a read that exceeds its limit may end later, and is a failure.
             await asyncio.to_thread(self.failures.clear, table.name, STATUS_JOB)
             poll.looked_at = time.monotonic()

@@ -152,6 +152,38 @@ def test_a_table_that_does_not_answer_is_recorded_as_failing(
     assert StoreUnavailableError.__name__ in failed.reason
 
 
+def test_a_table_that_does_not_answer_has_one_thread(
+    catalog: Catalog,
+    managed: Managed,
+    monkeypatch: pytest.MonkeyPatch,
+    try_now: Callable[[], None],
+) -> None:
+    managed("slow", policy=IDLE)
+    answers = threading.Event()
+    real = TableWatch.poll
+    reads = 0
+
+    def poll(watch: TableWatch, *arguments: Any, **options: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        answers.wait(120)
+        return real(watch, *arguments, **options)
+
+    monkeypatch.setattr(TableWatch, "poll", poll)
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: bool(loop.failures()))
+        for _ in range(5):
+            try_now()
+            await loop.turn()
+        assert reads == 1
+        answers.set()
+        try_now()
+        await loop.until(lambda: reads > 1)
+
+    run(catalog, work, limits=ReadLimits(timeout=0.01))
+
+
 def test_a_read_that_exceeds_its_limit_makes_room_for_the_next() -> None:
     async def work() -> None:
         limits = ReadLimits(max_reads=1, timeout=0.01)
