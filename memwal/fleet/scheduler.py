@@ -163,6 +163,8 @@ logger = logging.getLogger(__name__)
 _NAP_SECONDS = 0.2
 _PRUNE_SECONDS = 3600.0
 _FOLDER_SECONDS = 600.0
+# Limit of the search that the single run of all jobs waits for.
+_SEARCH_SECONDS = 300.0
 _RETRY_SECONDS = 60.0
 
 
@@ -229,6 +231,7 @@ class Fleet:
         self._changed: set[str] = set()
         self._polls: TablePolls | None = None
         self._next_prune = self._next_search = -math.inf
+        self._search: threading.Thread | None = None
         self._turned_at = time.monotonic()
 
     def stop(self) -> None:
@@ -300,13 +303,13 @@ class Fleet:
         with ThreadPoolExecutor(self._budget.jobs, thread_name_prefix="memwal-job") as jobs:
             try:
                 if every is None:
-                    await asyncio.to_thread(self._register_folders)
+                    await asyncio.to_thread(self._search_folders, wait=_SEARCH_SECONDS)
                     await polls.poll_all()
                 while not self._stopping.is_set():
                     self._turned_at = time.monotonic()
                     self._prune()
                     if every is not None:
-                        await asyncio.to_thread(self._register_folders)
+                        self._search_folders()
                         await polls.turn(busy=self._working)
                         for name in self._surveys.keys() - polls.tables:
                             self._forget(name)
@@ -340,15 +343,27 @@ class Fleet:
             self._next_prune = now + _RETRY_SECONDS
             logger.warning("old rows of the catalog were not deleted, trying again: %s", error)
 
-    def _register_folders(self) -> None:
-        """Register the new tables of the catalog's folders from time to time."""
+    def _search_folders(self, *, wait: float = 0.0) -> None:
+        """Register the new tables of the catalog's folders from time to time, in a thread.
+
+        Waits some seconds for a search that it starts. A folder that does not answer stops neither
+        the tables nor the end of the process.
+        """
         now = time.monotonic()
-        if now < self._next_search or self._only is not None:
+        is_searching = self._search is not None and self._search.is_alive()
+        if is_searching or now < self._next_search or self._only is not None:
             return
         self._next_search = now + _FOLDER_SECONDS
+        self._search = threading.Thread(
+            target=self._register_folders, name="memwal-folders", daemon=True
+        )
+        self._search.start()
+        self._search.join(wait)
+
+    def _register_folders(self) -> None:
         try:
             folders = self._catalog.folders()
-        except StoreUnavailableError as error:
+        except MemWalError as error:
             logger.warning("the folders of the catalog were not read, trying again: %s", error)
             return
         for folder in folders:

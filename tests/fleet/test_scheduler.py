@@ -344,6 +344,26 @@ class TestForever:
                 until(lambda: turns > 10, seconds=60)
         assert merged(table, bucket_region_id(0)) == 0
 
+    def test_a_folder_that_does_not_answer_stops_nothing_else(
+        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        table = managed()
+        catalog.add_folder(str(tmp_path))
+        answers = threading.Event()
+        ended: list[str] = []
+
+        def register_folder(*_: object) -> list[ManagedTable]:
+            answers.wait(60)
+            ended.append("search")
+            return []
+
+        monkeypatch.setattr(fleet_module, "register_folder", register_folder)
+        with running(Fleet(catalog)):
+            until(lambda: merged(table, bucket_region_id(0)) == 3)
+        assert not ended
+        answers.set()
+        until(lambda: ended)
+
     def test_a_catalog_that_does_not_answer_is_waited_for(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
