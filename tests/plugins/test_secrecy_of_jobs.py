@@ -80,6 +80,8 @@ class Watch:
     ----------
     processes, environments, pages, files : int
         How many were looked at.
+    has_pages : bool
+        True as soon as all pages of an application have answered.
     leaks : set of str
         Where secrets were.
     """
@@ -89,6 +91,7 @@ class Watch:
     processes: int = 0
     environments: int = 0
     pages: dict[str, int] = field(default_factory=dict)
+    has_pages: bool = False
     private: int = 0
     leaks: set[str] = field(default_factory=set)
 
@@ -113,19 +116,38 @@ class Watch:
                         self.leaks.add(f"environment: {process.name()}")
 
     def look_at_pages(self) -> None:
-        with contextlib.suppress(httpx.HTTPError, LookupError, ValueError):
+        with contextlib.suppress(httpx.HTTPError, LookupError, ValueError), self._driver_held():
             (app,) = httpx.get(f"{self.ui}/api/v1/applications", timeout=5).json()
             api = f"/api/v1/applications/{app['id']}"
             pages = ["/environment/"]
             pages += [f"{api}/{name}" for name in ("environment", "jobs", "stages", "allexecutors")]
             pages += ["/jobs/", "/stages/", "/executors/", "/SQL/", "/storage/"]
-            # The application may end before all pages answered: those not seen yet come first.
-            for page in sorted(pages, key=lambda page: page.replace(api, "api") in self.pages):
+            for page in pages:
                 answer = httpx.get(self.ui + page, timeout=5, follow_redirects=True)
                 if answer.status_code == 200:
                     self.pages[page.replace(api, "api")] = len(answer.content)
                 if shown(answer.content):
                     self.leaks.add(f"page: {page}")
+            self.has_pages = True
+
+    @contextlib.contextmanager
+    def _driver_held(self) -> Iterator[None]:
+        """Stop the Python process of a driver until all pages answered once.
+
+        Its application may end before, on a busy machine.
+        """
+        held = []
+        for process in () if self.has_pages else psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.name().startswith("python") and "merge.py" in str(process.cmdline()):
+                    process.suspend()
+                    held.append(process)
+        try:
+            yield
+        finally:
+            for process in held:
+                with contextlib.suppress(psutil.Error):
+                    process.resume()
 
     def _file(self, path: Path) -> None:
         """What is written meanwhile may hold secrets if nobody else can read it."""
