@@ -445,7 +445,8 @@ def missing_part(
         return kind if kind.bit_width > other.bit_width and not addable else None
     if pt.is_struct(kind) != pt.is_struct(other) or not other.num_fields:
         return None
-    if addable and pt.is_map(kind):
+    # Lance adds no fields within maps and vectors, and within large lists unreadable ones.
+    if addable and (kind.id != other.id or not (pt.is_struct(kind) or pt.is_list(kind))):
         return None
     missing = []
     for field in (kind.field(number) for number in range(kind.num_fields)):

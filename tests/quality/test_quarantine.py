@@ -162,6 +162,18 @@ def test_a_column_that_changed_its_type(kept: memwal.Table) -> None:
             pa.map_(pa.string(), pa.struct([("a", pa.int8())])),
             pa.map_(pa.string(), pa.struct([("a", pa.int8()), ("b", pa.int8())])),
         ),
+        (
+            pa.large_list(pa.struct([("a", pa.int8())])),
+            pa.large_list(pa.struct([("a", pa.int8()), ("b", pa.int8())])),
+        ),
+        (
+            pa.list_(pa.struct([("a", pa.int8())])),
+            pa.large_list(pa.struct([("a", pa.int8()), ("b", pa.int8())])),
+        ),
+        (
+            pa.list_(pa.struct([("a", pa.int8())]), 2),
+            pa.list_(pa.struct([("a", pa.int8()), ("b", pa.int8())]), 2),
+        ),
     ],
     ids=str,
 )
@@ -172,6 +184,7 @@ def test_a_column_whose_values_would_be_lost(
     quarantine(kept).write(found.append_column("v", pa.nulls(3, before)))
     with pytest.raises(TableSetupError, match="quarantine_uri"):
         quarantine(kept).write(found.append_column("v", pa.nulls(3, now)))
+    assert quarantine(kept).read().num_rows == 3
 
 
 def test_a_table_whose_columns_have_the_names_of_ours(make_table: MakeTable) -> None:
