@@ -238,6 +238,10 @@ def _read_values(values: Any) -> pa.Array:
         as_pandas = True
     if not (isinstance(values, Sequence) or values.dtype.kind == "O"):
         return array
+    if "date32" in str(array.type) and any(map(_has_nat, values)):
+        # Arrow takes NaT for the date 0001-01-01, unless for a null of pandas.
+        array = pa.array(values, from_pandas=True)
+        as_pandas = True
     exact = _with_exact_times(array.type, values)
     if exact == array.type:
         return array
@@ -251,6 +255,15 @@ def _read_values(values: Any) -> pa.Array:
         ]
     # Arrow refuses dates here that are within lists or structs.
     return pa.array(values, exact, from_pandas=as_pandas)
+
+
+def _has_nat(value: Any) -> bool:
+    """Return whether a value is NaT of pandas, or has it in a list or a dict."""
+    if isinstance(value, Mapping):
+        return any(map(_has_nat, value.values()))
+    if _is_values(value):
+        return any(map(_has_nat, value))
+    return isinstance(value, datetime) and value != value
 
 
 def _with_exact_times(kind: pa.DataType, values: Iterable[Any]) -> pa.DataType:

@@ -256,6 +256,9 @@ class TestValues:
             noon,
             None,
         ]
+        days = [noon.date(), pd.NaT, None]
+        for values in (days, np.array(days, object)):
+            assert column(values).to_pylist() == [noon.date(), None, None]
         exact = pd.Timestamp("2024-01-01 00:00:00.000000001")
         assert column([exact, None, exact]).cast(pa.int64())[0].as_py() == exact.value
         assert column(pd.Series([exact] * 3)).cast(pa.int64())[0].as_py() == exact.value
@@ -286,8 +289,14 @@ class TestValues:
             assert found.to_pylist() == list(within(*expected))
         with pytest.raises(InvalidInputError):
             to_rows({"x": within(noon.date(), noon)}, SCHEMA, [])
-        dates = to_rows({"x": within(noon.date(), None)}, SCHEMA, []).column("x")
-        assert leaf(dates.type) == pa.date32()
+        for null in (None, pd.NaT):
+            dates = to_rows({"x": within(noon.date(), null)}, SCHEMA, []).column("x")
+            assert leaf(dates.type) == pa.date32()
+            assert dates.to_pylist() == list(within(noon.date(), None))
+
+    def test_nan_beside_dates_is_kept(self) -> None:
+        values = [{"a": dt.date(2024, 1, 1), "b": float("nan")}] * 3
+        assert np.isnan(column(values).to_pylist()[0]["b"])
 
     def test_maps(self) -> None:
         target = SCHEMA.field("m").type
