@@ -292,9 +292,11 @@ class TableWatch:
         if not _due_jobs(survey):
             self._became_due.clear()
             return due
-        state = survey.table.policy, _measurements(survey.status)
+        table = survey.table.policy, _measurements(survey.status)
         for job, decision in survey.due.items():
             last = survey.last_runs.get(job)
+            # Time alone adds regions, which an earlier run left.
+            state = *table, decision.regions
             known, ended = self._became_due.get(job, (None, set()))
             if decision.reason is None:
                 self._became_due.pop(job, None)

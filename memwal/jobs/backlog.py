@@ -35,6 +35,7 @@ from memwal.jobs.unflushed import (
     find_missing_entry,
     find_unflushed,
     has_no_writer,
+    seconds_unchanged,
 )
 from memwal.lsm.indexes.catchup import (
     caught_up,
@@ -73,7 +74,8 @@ def read_status(
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
     A region with generations that could be collected costs two more, which tell whose its newest
-    claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`;
+    claim is; one with unflushed rows costs one for the age of its manifest. For entries that no
+    flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`;
     every ten minutes, a process also lists the log, see
     :func:`~memwal.jobs.unflushed.find_missing_entry`, and the files of the indexes.
     Consumers cost a listing, and two requests each.
@@ -225,6 +227,9 @@ def _backlog(
     start = manifest.last_logged + 1
     tip = find_tip(location.store, manifest.region_id, start=start)
     unflushed = find_unflushed(location.store, manifest, tip=tip)
+    unchanged = None
+    if unflushed is not None:
+        unchanged = seconds_unchanged(location.store, manifest, unflushed, now=now)
     oldest = None
     if collectable and are_protected(collection):
         claim = find_foreign_claim(location.store, manifest, tip=tip)
@@ -249,7 +254,8 @@ def _backlog(
         oldest_unflushed_seconds=None
         if unflushed is None
         else max(now - unflushed.timestamp(), 0.0),
-        needs_recovery=unflushed is not None and has_no_writer(base, manifest, unflushed, now=now),
+        unchanged_seconds=None if unchanged is None else max(unchanged, 0.0),
+        needs_recovery=unchanged is not None and has_no_writer(base, manifest, unchanged),
         reclaimable_generations=len(reclaimable),
         reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
         held_generations=len(held),

@@ -40,7 +40,7 @@ class Due(JsonRecord):
     """An age exceeds its limit by ``quiet_critical_seconds``: quiet hours do not hold the job back.
     """
     regions: tuple[str, ...] = ()
-    """UUIDs of the regions to merge; empty for the other jobs."""
+    """UUIDs of the regions to merge or to recover; empty for the other jobs."""
 
 
 NOT_DUE: Final = Due()
@@ -120,17 +120,22 @@ def _decide(window: str | None, *limits: _Limit, never: str | None = None) -> Du
 def _recover(status: TableStatus, policy: Policy) -> Due:
     """Decide about a recovery, which quiet hours do not hold back: it flushes a few regions."""
     min_age = policy.recover_min_age_seconds
-    ages = [(region.oldest_unflushed_seconds, region.needs_recovery) for region in status.regions]
-    waiting = sum(
-        needs_recovery if min_age is None else age is not None and age >= min_age
-        for age, needs_recovery in ages
+    waiting = tuple(
+        region.region_id
+        for region in status.regions
+        if (
+            region.needs_recovery
+            if min_age is None
+            else (region.unchanged_seconds or 0.0) >= min_age
+        )
     )
     if not waiting:
         return Due()
     return Due(
-        reason=f"unflushed rows of writers that are closed or dead (regions: {waiting})",
-        pressure=float(waiting),
+        reason=f"unflushed rows of writers that are closed or dead (regions: {len(waiting)})",
+        pressure=float(len(waiting)),
         critical=True,
+        regions=waiting,
     )
 
 

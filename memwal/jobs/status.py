@@ -39,6 +39,9 @@ class RegionBacklog:
     """Generations that are merged and still stored."""
     oldest_unflushed_seconds: float | None = None
     """Age of the oldest rows that are acknowledged and not flushed; None when there are none."""
+    unchanged_seconds: float | None = None
+    """The same, or the age of the region's manifest if that is less: a writer that claimed or
+    flushed since then may live."""
     needs_recovery: bool = False
     """Such rows wait for longer than a living writer lets them wait: no reader sees them until the
     region is recovered, or claimed by another writer.
@@ -290,6 +293,7 @@ class TableStatus(JsonRecord):
                 region,
                 oldest_backlog_seconds=_aged_seconds(region.oldest_backlog_seconds, seconds),
                 oldest_unflushed_seconds=_aged_seconds(region.oldest_unflushed_seconds, seconds),
+                unchanged_seconds=_aged_seconds(region.unchanged_seconds, seconds),
             )
             for region in self.regions
         )

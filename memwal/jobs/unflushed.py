@@ -102,33 +102,29 @@ def find_missing_entry(
     return None
 
 
-def has_no_writer(
-    base: BaseTable, manifest: RegionManifest, written: datetime, *, now: float
-) -> bool:
+def has_no_writer(base: BaseTable, manifest: RegionManifest, unchanged_seconds: float) -> bool:
     """Return whether the writer of a region with unflushed rows counts as dead.
 
-    ``written`` is of :func:`find_unflushed`, ``now`` in seconds since the epoch. Costs nothing
-    while the rows are young, and otherwise some small requests, for the manifest and the newest
-    claim.
+    ``unchanged_seconds`` are of :func:`seconds_unchanged`. Costs nothing while they are few, and
+    otherwise some small requests, for the newest claim.
     """
     settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)
-    store = base.location.store
-    if not is_unchanged(store, manifest, written, seconds=2 * settings.max_memtable_age, now=now):
+    if unchanged_seconds < 2 * settings.max_memtable_age:
         return False
-    return find_foreign_claim(store, manifest) is None or is_unchanged(
-        store, manifest, written, seconds=_FOREIGN_SECONDS, now=now
-    )
+    claim = find_foreign_claim(base.location.store, manifest)
+    return claim is None or unchanged_seconds >= _FOREIGN_SECONDS
 
 
-def is_unchanged(
-    store: ObjectStore, manifest: RegionManifest, written: datetime, *, seconds: float, now: float
-) -> bool:
-    """Return whether unflushed rows and the newest manifest are at least ``seconds`` old."""
-    if now - written.timestamp() < seconds:
-        return False
+def seconds_unchanged(
+    store: ObjectStore, manifest: RegionManifest, written: datetime, *, now: float
+) -> float:
+    """Return the age of unflushed rows or of the newest manifest, the lesser one; one request.
+
+    ``written`` is of :func:`find_unflushed`, ``now`` in seconds since the epoch.
+    """
     info = store.head(manifest_key(manifest.region_id, manifest.version))
     # A version that is gone was replaced a moment ago.
-    return info is not None and now - info.modified.timestamp() >= seconds
+    return -1.0 if info is None else now - max(written, info.modified).timestamp()
 
 
 def _written(store: ObjectStore, region_id: UUID, position: int) -> datetime | None:

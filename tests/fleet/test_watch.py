@@ -1,3 +1,4 @@
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,13 @@ from memwal.catalog import Catalog
 from memwal.errors import MemWalError, StoreAccessError
 from memwal.fleet import JobRequest, run_job
 from memwal.fleet import watch as watch_module
-from memwal.fleet.watch import FULL_READ_SECONDS, REPEAT_SECONDS, PolledSurvey, TableWatch
+from memwal.fleet.watch import (
+    FULL_READ_SECONDS,
+    REPEAT_SECONDS,
+    UNFLUSHED_SECONDS,
+    PolledSurvey,
+    TableWatch,
+)
 from memwal.format.paths import CHANGE_TRACE_KEY, region_dir
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.region import change_trace
@@ -163,7 +170,7 @@ def test_rows_in_the_log_are_polled_more_often(flights: Watched, clock: Clock) -
     reading = flights.poll()
     assert reading.survey.status.oldest_unflushed_seconds is not None
     assert not flights.poll().is_fresh
-    clock.seconds += watch_module.UNFLUSHED_SECONDS
+    clock.seconds += UNFLUSHED_SECONDS
     assert flights.poll().is_fresh
     writer.close()
 
@@ -299,6 +306,36 @@ def test_a_job_without_effect_is_due_again_after_a_pause_or_a_change(
     assert not _is_due(flights.poll())
     change(flights)
     assert _is_due(flights.poll())
+
+
+def _age_regions(flights: Watched, part: str, *, most: int) -> None:
+    """Let objects of some regions be 100 seconds older."""
+    for region in flights.table.region_ids()[:most]:
+        for path in (folder(flights.table) / region_dir(region) / part).iterdir():
+            at = path.stat().st_mtime - 100
+            os.utime(path, (at, at))
+
+
+def test_a_recovery_waits_as_its_job_does_and_is_due_again_for_another_region(
+    flights: Watched, clock: Clock
+) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, recover_min_age_seconds=60))
+    writer = flights.table.writer()
+    writer.upsert(numbered(0, 20, n=9))
+    writer.abort()
+    # The rows are old, and a writer claimed their regions a moment ago.
+    _age_regions(flights, "wal", most=2)
+    assert not _is_due(flights.poll(), "recover")
+    for dead in (1, 2):
+        _age_regions(flights, "manifest", most=dead)
+        clock.seconds += UNFLUSHED_SECONDS
+        # Runs without effect.
+        for _ in range(2):
+            assert _is_due(flights.poll(), "recover")
+            _succeed(flights, "recover")
+        assert not _is_due(flights.poll(), "recover")
+    assert flights.table.recover(min_age_seconds=60).metrics["recovered_regions"] == 2
+    assert not _is_due(flights.poll(later=REPEAT_SECONDS), "recover")
 
 
 def _dictionaries(uri: str) -> None:

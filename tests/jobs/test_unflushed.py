@@ -65,6 +65,7 @@ def test_rows_count_as_without_a_writer_when_two_flushes_are_overdue(
     assert region.needs_recovery is needed
     assert status.regions_to_recover == int(needed)
     assert status.oldest_unflushed_seconds == pytest.approx(written, abs=30)
+    assert region.unchanged_seconds == pytest.approx(changed, abs=30)
     assert status.to_dict()["regions_to_recover"] == int(needed)
 
 

@@ -32,7 +32,7 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import Guard, JobResult, RegionsTask, guarded, shares, task_limit
 from memwal.jobs.options import RecoverOptions
 from memwal.jobs.progress import Unit, run_tasks
-from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
+from memwal.jobs.unflushed import find_unflushed, has_no_writer, seconds_unchanged
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.row_schema import RowSchema
@@ -117,9 +117,10 @@ def _unflushed_regions(
             # Without a log, nothing tells the unflushed rows: let the claim find that.
             lost = lost_log_error(store, manifest.region_id, manifest.last_logged, newest=0)
             return None if lost is None or manifest.status != RegionStatus.ACTIVE else True
+        unchanged = seconds_unchanged(store, manifest, unflushed, now=now)
         if min_age is None:
-            return has_no_writer(base, manifest, unflushed, now=now)
-        return is_unchanged(store, manifest, unflushed, seconds=in_seconds(min_age), now=now)
+            return has_no_writer(base, manifest, unchanged)
+        return unchanged >= in_seconds(min_age)
 
     answers = read_each(store, look, manifests.values())
     looks = dict(zip(manifests, answers, strict=True))
