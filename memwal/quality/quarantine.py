@@ -229,7 +229,7 @@ class Quarantine:
         Raises
         ------
         TableSetupError
-            A column has changed its type.
+            A column has changed its type, or a new field cannot be added to it.
         ConflictError
             Every attempt lost against another commit.
         StoreError
@@ -242,7 +242,13 @@ class Quarantine:
             kinds = pa.struct(rows.schema), pa.struct(base.schema)
             missing = missing_part(*kinds, addable=True)
             if missing is not None:
-                self._commit(base, lambda dataset: dataset.add_columns(pa.schema([*missing])))
+                try:
+                    self._commit(base, lambda dataset: dataset.add_columns(pa.schema([*missing])))
+                except InvalidInputError as error:
+                    # Lance adds fields of structs only from file version 2.2 on.
+                    raise TableSetupError(
+                        f"{error}; give the quality rules another quarantine_uri"
+                    ) from error
                 base = open_base(self.location)
             fitting = _cast_to_schema(rows, base.stored.schema, self.location)
             written = still_pending()

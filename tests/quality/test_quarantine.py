@@ -187,6 +187,19 @@ def test_a_column_whose_values_would_be_lost(
     assert quarantine(kept).read().num_rows == 3
 
 
+def test_a_quarantine_whose_files_take_no_new_field(kept: memwal.Table) -> None:
+    found = quarantine(kept).read()
+
+    def with_struct(*names: str) -> pa.Table:
+        kind = pa.struct([(name, pa.int8()) for name in names])
+        return found.append_column("v", pa.nulls(3, kind))
+
+    address = quarantine(kept).location.uri
+    lance.write_dataset(with_struct("a"), address, mode="overwrite", data_storage_version="2.1")
+    with pytest.raises(TableSetupError, match="quarantine_uri"):
+        quarantine(kept).write(with_struct("a", "b"))
+
+
 def test_a_table_whose_columns_have_the_names_of_ours(make_table: MakeTable) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("quarantine_at", pa.int64())])
     table = make_table(schema)
