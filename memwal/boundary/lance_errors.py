@@ -101,7 +101,7 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
             f"{doing}: MemWAL was taken away from the table while this ran; nothing was changed. "
             "Enable it again with memwal.enable(uri), then try again"
         )
-    if "invalid user input" in lowered:
+    if "invalid user input" in lowered or "not enough rows to train" in lowered:
         return InvalidInputError(f"{doing}: {_shortened(error)}")
     if "nosuchbucket" in lowered or "containernotfound" in lowered:
         return TableSetupError(f"{doing}: create the bucket or container, or correct the address")

@@ -42,6 +42,7 @@ from memwal.errors import (
             CorruptDataError,
         ),
         ("Invalid user input: no such thing, /a/b.rs:1:2", InvalidInputError),
+        ("Not enough rows to train PQ. Requires 256 rows but only 10 available", InvalidInputError),
         ("", StoreUnavailableError),
         (
             "timed out reading /t/_mem_wal/4038f403-0000-4403-8403-403403403403/40340340_gen_1",

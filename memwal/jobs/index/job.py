@@ -84,7 +84,7 @@ _NO_MODEL = (
 )
 _NOT_TRAINED = (
     "index {} has no model yet, and Lance cannot train one: {}; replace or delete vectors of huge "
-    "numbers, then build the index again: merged generations stay until then"
+    "numbers, NaN or infinity, then build the index again: merged generations stay until then"
 )
 _MAX_ROUNDS = 5
 # Rows that an index refuses are shown up to this number.

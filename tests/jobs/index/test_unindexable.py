@@ -1,5 +1,6 @@
 """Rows that an index refuses: it is built without them, and they are reported and found."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,13 @@ def test_an_error_that_no_row_causes_is_raised(
         build_indexes(table.location)
 
 
-def test_an_index_without_a_model_keeps_no_other_behind(tmp_path: Path) -> None:
-    """Lance would train it now, and cannot with such a row."""
+@pytest.mark.parametrize(
+    ("bad", "other"), [(HUGE, None), ([math.nan] * DIMENSION, [math.nan] * DIMENSION)]
+)
+def test_an_index_without_a_model_keeps_no_other_behind(
+    tmp_path: Path, bad: list[float], other: list[float] | None
+) -> None:
+    """Lance would train it now, and cannot with such rows."""
     dataset = lance.write_dataset(vectors(dict.fromkeys(range(10))), tmp_path / "table.lance")
     dataset.create_index("v", "IVF_PQ", name="v_idx", num_partitions=1, num_sub_vectors=2)
     dataset.create_scalar_index("id", "BTREE", name="id_idx")
@@ -162,7 +168,7 @@ def test_an_index_without_a_model_keeps_no_other_behind(tmp_path: Path) -> None:
     table = memwal.enable(
         tmp_path / "table.lance", primary_key="id", region_spec=spec, maintained_indexes=names
     )
-    merge(table, {500: HUGE, **dict.fromkeys(range(20, 400))})
+    merge(table, {500: bad, **dict.fromkeys(range(20, 400), other)})
 
     (warning,) = table.build_indexes().warnings
 
@@ -172,7 +178,7 @@ def test_an_index_without_a_model_keeps_no_other_behind(tmp_path: Path) -> None:
         "id_idx": False,
     }
     table.delete([500])
-    table.merge()
+    merge(table, dict.fromkeys(range(20, 400)))
     assert not table.build_indexes().warnings
     assert not any(lag.rows for lag in table.status().indexes)
 
