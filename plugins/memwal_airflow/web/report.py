@@ -217,7 +217,8 @@ class _TableRuns:
                 or_(DagRun.id > self._last_id, late, DagRun.id.in_(list(self._known)))
             )
         runs = session.execute(query).all()
-        self._last_id = max((run.id for run in runs), default=self._last_id)
+        # The newest run may be older than those that are read again.
+        self._last_id = max([self._last_id or 0, *(run.id for run in runs)]) or None
         known: dict[int, Any] = {}
         failed: dict[str, int] = {}
         for run in runs:

@@ -101,13 +101,17 @@ def well(session: Any) -> Any:
 
 @pytest.fixture
 def found(catalog: Catalog) -> Any:
-    """Give a session; get state and table of each problem, as one reporter sees them in turn."""
+    """Give a session; get state and table of each problem, as one reporter sees them in turn.
+
+    ``later`` is in days.
+    """
     from memwal_airflow.web.report import AirflowReporter
 
     reporter = AirflowReporter()
 
-    def read(session: Any) -> list[tuple[str, str | None]]:
-        problems = reporter.problems(session, catalog, now=datetime.now(UTC))
+    def read(session: Any, *, later: float = 0.0) -> list[tuple[str, str | None]]:
+        now = datetime.now(UTC) + timedelta(days=later)
+        problems = reporter.problems(session, catalog, now=now)
         return sorted((one.state, one.table or "") for one in problems)
 
     return read
@@ -156,6 +160,15 @@ def test_a_failed_run_from_before_the_last_week_is_not_told(well: Any, found: An
     dag_run(well, "r2", "failed", dag_id="memwal__ships")
     for _ in range(2):
         assert found(well) == [("run_failed", "ships")]
+
+
+def test_a_failed_run_of_long_ago_is_not_told_after_a_quiet_week(well: Any, found: Any) -> None:
+    dag_run(well, "r1", "failed", since=6 * 86_400)
+    dag_run(well, "r2", "failed", dag_id="memwal__ships", since=60 * 86_400)
+    dag_run(well, "r3", "success", dag_id="memwal__planes", since=6 * 86_400)
+    for later in (0, 2, 2, 2):
+        runs = [one for one in found(well, later=later) if one[0] == "run_failed"]
+        assert runs == [("run_failed", "flights")]
 
 
 def test_a_failed_run_until_one_succeeds(well: Any, found: Any) -> None:
