@@ -15,7 +15,8 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_TEXT_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]')
+# Text that is cut off matches to its end: it is read once.
+_TEXT_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
 _MAX_DEPTH: Final = 500
 # Of text that was logged before there was a limit: Lance stores it.
 _MAX_LOGGED_DEPTH: Final = 1000
@@ -49,6 +50,14 @@ def _finite(text: str) -> float:
     return number
 
 
+def _exact(text: str) -> float:
+    """Return a whole number that Lance keeps: of 64 bits, or the value of a float."""
+    number = int(text)
+    if not -(2**63) <= number < 2**64 and float(text) != number:
+        raise ValueError
+    return number
+
+
 def _refuse_constant(_: str) -> NoReturn:
     raise ValueError
 
@@ -56,7 +65,7 @@ def _refuse_constant(_: str) -> NoReturn:
 _decode = json.JSONDecoder(object_pairs_hook=_with_distinct_names).decode
 _decode_exact = json.JSONDecoder(
     object_pairs_hook=_with_distinct_names,
-    parse_int=_finite,
+    parse_int=_exact,
     parse_float=_finite,
     parse_constant=_refuse_constant,
 ).decode
@@ -80,8 +89,11 @@ def find_invalid_json(values: pa.Array, *, exact: bool) -> str | None:
                 json.dumps(value, ensure_ascii=False).encode()
     except _RefusedError as error:
         return str(error)
-    except (ValueError, TypeError, RecursionError):
-        return "text that is not valid JSON, such as NaN, or a number beyond the range of floats"
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return (
+            "text that is not valid JSON, such as NaN, or JSON within another type, or a number "
+            "that neither 64 bits nor a float hold"
+        )
     return None
 
 
