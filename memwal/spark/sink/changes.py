@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import pyarrow as pa
@@ -97,9 +98,11 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
 
 
 def _cast(column: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
-    """Cast a column as writers do, and timestamps with a time zone to their time in UTC."""
+    """Cast a column as writers do, timestamps with a zone to UTC, and whole numbers to times."""
     local = _without_zones(column.type)
     cast = plan_cast(local, target.type)
+    if pt.is_integer(local) and pt.is_time(target.type):
+        cast = partial(_to_time, kind=target.type)
     if cast is None:
         raise InvalidInputError(
             f"column {target.name!r} is {column.type} in the batch, which {target.type}, its type "
@@ -111,6 +114,13 @@ def _cast(column: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
         for chunk, start in zip(column.chunks, starts, strict=False)
     ]
     return pa.chunked_array(chunks, target.type)
+
+
+def _to_time(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return whole numbers as times of day in their unit: Spark has no type for these."""
+    times = array.cast(pa.int32() if pt.is_time32(kind) else pa.int64()).cast(kind)
+    times.validate(full=True)
+    return times
 
 
 def _without_zones(kind: pa.DataType) -> pa.DataType:

@@ -1,6 +1,6 @@
 """Rows of a batch as changes: the newest of each key, in the types of the table."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -79,6 +79,8 @@ class TestTypes:
                 pa.map_(pa.date32(), pa.timestamp("ms")),
                 [(DAY, NOON.replace(tzinfo=None))],
             ),
+            (pa.array([3600]), pa.time32("s"), time(1)),
+            (pa.array([3600], pa.int32()), pa.time64("us"), time(0, 0, 0, 3600)),
             (pa.nulls(1), pa.int64(), None),
         ],
     )
@@ -99,6 +101,8 @@ class TestTypes:
             (pa.array([1.0, 1e300]), pa.float32()),
             (pa.array([NOON.replace(hour=0), NOON], ZONED), pa.date32()),
             (pa.array([0, 7]), pa.bool_()),
+            (pa.array([0, 86_400]), pa.time32("s")),
+            (pa.array([0, -1]), pa.time64("us")),
             (
                 pa.array([None, {"street": "s", "zip": "z"}]),
                 pa.struct([("street", pa.string())]),
