@@ -141,7 +141,6 @@ def create(
     _rehearse(marked, columns, data_storage_version)
     check_reachable(location.store)
     check_put_if_absent(location.store)
-    location.store.expect_new_table()
     create_durably(
         location,
         marked.empty_table(),

@@ -149,6 +149,7 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: object) -
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the table exists.
     """
+    location.store.expect_new_table()
     try:
         if location.store.lance_commits:
             options |= {"storage_options": location.lance_options()}

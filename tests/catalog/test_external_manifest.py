@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -15,6 +16,7 @@ from support.stores.faulty_store import Killed
 
 import memwal
 from memwal.base_table.region_snapshot import external_key, read_snapshot
+from memwal.base_table.snapshot import open_base
 from memwal.catalog import external_manifest
 from memwal.catalog.database import Database
 from memwal.catalog.external_manifest import STAGING, ExternalManifestStore
@@ -32,6 +34,7 @@ from memwal.errors import (
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table.snapshot import build_snapshot
+from memwal.quality.quarantine import Quarantine, logged_rows
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage import location
 from memwal.storage.local import LocalStore
@@ -420,6 +423,23 @@ def test_a_table_is_created_again_where_one_was_deleted(
         table.checkpoint()
         assert base_state(table) == state(table) == {turn: 1}
         shutil.rmtree(table.uri)
+        # As in another process: in this one, the table could only be away.
+        careless_tables.clear()
+        location._shared_store.cache_clear()
+
+
+def test_a_quarantine_is_created_again_where_one_was_deleted(
+    careless_tables: dict[str, CarelessStore], commits_in: dict[str, str], tmp_path: Path
+) -> None:
+    for turn in range(2):
+        quarantine = Quarantine(TableLocation(str(tmp_path / "again"), commits_in))
+        found = rows({turn: 1, 5: 5})
+        reasons, numbers = ["bad"] * 2, np.arange(2)
+        quarantine.write(
+            logged_rows(REGION, "x", found, generation=1, numbers=numbers, reasons=reasons)
+        )
+        assert open_base(quarantine.location).dataset.count_rows() == 2
+        shutil.rmtree(tmp_path / "again")
         # As in another process: in this one, the table could only be away.
         careless_tables.clear()
         location._shared_store.cache_clear()
