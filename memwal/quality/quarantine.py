@@ -44,7 +44,9 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"
 """Column with the folder of the generation that a quarantined row comes from, or its log entry."""
-_ORIGIN = (f"{PREFIX}region", FOLDER, f"{PREFIX}row")
+ROW = f"{PREFIX}row"
+"""Column with the number of a quarantined row in its generation or log entry."""
+_ORIGIN = (f"{PREFIX}region", FOLDER, ROW)
 _GENERATION = f"{PREFIX}generation"
 _STATE = f"{PREFIX}state"
 _META = pa.schema(

@@ -2,6 +2,7 @@
 
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,6 +19,7 @@ from memwal.errors import InvalidInputError, MemWalError, TableSetupError
 from memwal.quality import quarantine as quarantining
 from memwal.quality.quarantine import Quarantine, RowOrigin, RowState, describe_rows, origins_of
 from memwal.quarantine_review import discard, release, waiting_rows
+from memwal.storage.location import TableLocation
 
 
 @pytest.fixture
@@ -403,3 +405,23 @@ def test_what_waits_in_quarantine_is_no_finding_of_a_verification(table: memwal.
     table.base().dataset.delete("id = 2")
     (finding,) = table.verify().findings
     assert finding.code == "merged-row-changed"
+
+
+@pytest.mark.parametrize("key", [["id"], []])
+def test_a_verification_knows_the_quarantine_of_rules_without_an_address(
+    tmp_path: Path, key: list[str]
+) -> None:
+    """Rows of earlier rules stay there when others get an address."""
+    lance.write_dataset(rows({1: 0}), tmp_path / "table.lance")
+    spec = memwal.RegionSpec.unsharded()
+    table = memwal.enable(tmp_path / "table.lance", primary_key=key, region_spec=spec)
+    elsewhere = str(tmp_path / "elsewhere.lance")
+    write = table.upsert if key else table.append
+    for first, uri in ((1, None), (3, elsewhere)):
+        write(rows({first: -1, first + 1: 1}))
+        table.merge(quality=rules("quarantine", quarantine_uri=uri))
+    # A merge that died before its commit has left a row in both.
+    there = Quarantine(TableLocation(elsewhere))
+    quarantine(table).write(there.read())
+
+    assert table.verify(quarantine_uri=elsewhere).clean

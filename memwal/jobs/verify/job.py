@@ -84,9 +84,10 @@ class VerifyTask:
         return self.options.regions is None
 
     @property
-    def quarantine(self) -> Quarantine:
-        """The quarantine of the table."""
-        return Quarantine.of(self.location, self.options.quarantine_uri)
+    def quarantines(self) -> list[Quarantine]:
+        """The quarantine of the table, and the default one: earlier rules may have used it."""
+        uris = dict.fromkeys((self.options.quarantine_uri, None))
+        return [Quarantine.of(self.location, uri) for uri in uris]
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
@@ -121,7 +122,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         if not (task.options.quick or damaged):
             yield from check_shared_keys(base, manifests)
             if not base.primary_key:
-                yield from check_added_rows(base, manifests, task.quarantine)
+                yield from check_added_rows(base, manifests, task.quarantines)
     if not task.options.quick:
         yield from check_older_versions(base)
         if not damaged:
@@ -168,7 +169,7 @@ def check_regions(
                 raise
             manifests.pop(region_id, None)
     if base is not None and base.primary_key and not task.options.quick:
-        yield from check_merged_rows(base, manifests, task.quarantine, sampled=sampled)
+        yield from check_merged_rows(base, manifests, task.quarantines, sampled=sampled)
 
 
 def _check_region(

@@ -30,7 +30,7 @@ from memwal.base_table.commit_records import (
 )
 from memwal.base_table.region_marks import UNMARKED, read_marks
 from memwal.base_table.snapshot import BaseTable, open_base, open_dataset
-from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
+from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, StoreAccessError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
@@ -38,7 +38,7 @@ from memwal.jobs.verify.damage import Unreadable, damage_as_unreadable
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.indexes.catchup import covered_fragments
 from memwal.lsm.region_places import RegionPlaces
-from memwal.quality.quarantine import FOLDER, Quarantine
+from memwal.quality.quarantine import FOLDER, ROW, Quarantine
 from memwal.reader.base_rows import scan_keys
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, read_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
@@ -177,7 +177,7 @@ class _NewestMerged:
 def check_merged_rows(
     base: BaseTable,
     manifests: Mapping[UUID, RegionManifest],
-    quarantine: Quarantine,
+    quarantines: Sequence[Quarantine],
     *,
     sampled: Mapping[UUID, Collection[int]] | None = None,
 ) -> Iterator[Finding]:
@@ -187,9 +187,8 @@ def check_merged_rows(
     whose keys may have newer rows in those, which may be collected by now; keys that a generation
     deletes which is not merged yet, since the delete pass of a merge comes before its commit;
     generations before the ``first`` of their region's mark, which a person gave up after the base
-    table went back; and rows that are in the ``quarantine``. ``sampled`` has the generations to
-    compare, by region;
-    all by default.
+    table went back; and rows that are in one of the ``quarantines``. ``sampled`` has the
+    generations to compare, by region; all by default.
     """
     newest_spec = max((spec.spec_id for spec in base.details.region_specs), default=0)
     places = RegionPlaces(base)
@@ -211,28 +210,33 @@ def check_merged_rows(
         group.append(region)
         rows += sum(flushed.rows or _SCANNED_ROWS for flushed in manifest.flushed)
         if rows >= _GROUP_ROWS:
-            yield from _check_group(base, quarantine, group, sampled)
+            yield from _check_group(base, quarantines, group, sampled)
             group, rows = [], 0
     if group:
-        yield from _check_group(base, quarantine, group, sampled)
+        yield from _check_group(base, quarantines, group, sampled)
 
 
 def check_added_rows(
-    base: BaseTable, manifests: Mapping[UUID, RegionManifest], quarantine: Quarantine
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest], quarantines: Sequence[Quarantine]
 ) -> Iterator[Finding]:
     """Count the rows that merges added to a table without a primary key, which was read before.
 
     A row does not tell from which generation it came. So each merge is checked whose version is
     stored, with the one before it and all its generations: it added as many rows as these have, of
-    which some may be in the ``quarantine``. Later changes of the rows are not known.
+    which some may be in the ``quarantines``. Later changes of the rows are not known.
     """
     stored = {
         region_id: {flushed.generation: flushed for flushed in manifest.flushed}
         for region_id, manifest in manifests.items()
     }
     oldest = {region_id: min(listed) for region_id, listed in stored.items() if listed}
-    rows = quarantine.read(state=None)
-    folders = Counter(rows.column(FOLDER).to_pylist())
+    # A merge that died before its commit may have left a row in both.
+    quarantined = {
+        row
+        for rows in _read_all(quarantines)
+        for row in zip(rows.column(FOLDER).to_pylist(), rows.column(ROW).to_pylist(), strict=True)
+    }
+    folders = Counter(folder for folder, _ in quarantined)
     after = base
     for version in range(base.version, max(1, base.version - _MAX_VERSIONS), -1):
         progress = after.details.merged
@@ -292,12 +296,12 @@ def _open_region(base: BaseTable, manifest: RegionManifest, first: int) -> list[
 
 def _check_group(
     base: BaseTable,
-    quarantine: Quarantine,
+    quarantines: Sequence[Quarantine],
     regions: Sequence[list[_OpenGeneration]],
     sampled: Mapping[UUID, Collection[int]] | None,
 ) -> Iterator[Finding]:
     try:
-        newest = _find_newest_stored(base, quarantine, regions)
+        newest = _find_newest_stored(base, quarantines, regions)
         unchanged = np.zeros(len(newest.keys), np.bool_)
         for number, stored in enumerate(newest.stored):
             source = stored.source
@@ -311,13 +315,13 @@ def _check_group(
 
 
 def _find_newest_stored(
-    base: BaseTable, quarantine: Quarantine, regions: Sequence[list[_OpenGeneration]]
+    base: BaseTable, quarantines: Sequence[Quarantine], regions: Sequence[list[_OpenGeneration]]
 ) -> _NewestMerged:
     """Find the newest merged rows, without regions that are collected during the check."""
     store = base.location.store
     while True:
         try:
-            return _find_newest_merged(base, quarantine, regions)
+            return _find_newest_merged(base, quarantines, regions)
         except ObjectNotFoundError:
             # Another check reports a generation that should not have been collected.
             remaining = [
@@ -331,7 +335,7 @@ def _find_newest_stored(
 
 
 def _find_newest_merged(
-    base: BaseTable, quarantine: Quarantine, regions: Sequence[list[_OpenGeneration]]
+    base: BaseTable, quarantines: Sequence[Quarantine], regions: Sequence[list[_OpenGeneration]]
 ) -> _NewestMerged:
     primary_key = base.primary_key
     kind = key_column(base.schema.empty_table().select(list(primary_key)), primary_key).type
@@ -345,7 +349,7 @@ def _find_newest_merged(
         deleted.append(rows.keys.filter(pa.array(rows.deleted)))
     is_deleted = pc.is_in(newest.keys, value_set=pa.concat_arrays(deleted))
     compared = ~is_deleted.to_numpy(zero_copy_only=False)
-    compared &= ~_find_quarantined(base, quarantine, stored, newest)
+    compared &= ~_find_quarantined(base, quarantines, stored, newest)
     keys = newest.keys.filter(pa.array(compared))
     with damage_as_unreadable(base.location.store, None):
         base_row, fragment, row_count = _locate_in_base(base, keys)
@@ -363,22 +367,32 @@ def _find_newest_merged(
 
 def _find_quarantined(
     base: BaseTable,
-    quarantine: Quarantine,
+    quarantines: Sequence[Quarantine],
     stored: Sequence[_OpenGeneration],
     newest: NewestRows,
 ) -> Mask:
     """Mark rows that a merge quarantined: the base table has an older row of their key, or none."""
-    rows = quarantine.read(state=None)
     mask = np.zeros(len(newest.keys), np.bool_)
-    folders = pc.unique(rows.column(FOLDER)).to_pylist()
-    for number, generation in enumerate(stored):
-        folder = generation.folder.rpartition("/")[2]
-        if folder in folders:
-            of_folder = rows.filter(pc.equal(rows.column(FOLDER), folder))
-            keys = key_column(of_folder, base.primary_key)
-            is_quarantined = pc.is_in(newest.keys, value_set=keys.cast(newest.keys.type))
-            mask |= (newest.source == number) & is_quarantined.to_numpy(zero_copy_only=False)
+    for rows in _read_all(quarantines):
+        folders = pc.unique(rows.column(FOLDER)).to_pylist()
+        for number, generation in enumerate(stored):
+            folder = generation.folder.rpartition("/")[2]
+            if folder in folders:
+                of_folder = rows.filter(pc.equal(rows.column(FOLDER), folder))
+                keys = key_column(of_folder, base.primary_key)
+                is_quarantined = pc.is_in(newest.keys, value_set=keys.cast(newest.keys.type))
+                mask |= (newest.source == number) & is_quarantined.to_numpy(zero_copy_only=False)
     return mask
+
+
+def _read_all(quarantines: Sequence[Quarantine]) -> Iterator[pa.Table]:
+    for number, quarantine in enumerate(quarantines):
+        try:
+            yield quarantine.read(state=None)
+        except StoreAccessError:
+            # The first is the one of the rules; there may be no rights for others.
+            if not number:
+                raise
 
 
 def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, Numbers]:

@@ -277,7 +277,7 @@ def _repair_catchup(location: TableLocation, finding: Finding, _now: datetime) -
         if progress is None:
             return None
         manifests = read_manifests(location.store)
-        merged_rows = check_merged_rows(base, manifests, Quarantine.of(location))
+        merged_rows = check_merged_rows(base, manifests, [Quarantine.of(location)])
         found = chain(check_indexes(base), merged_rows)
         if not any(_is_same(finding, found)):
             return None
