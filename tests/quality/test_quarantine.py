@@ -15,7 +15,7 @@ from support.data.tables import SCHEMA, MakeTable, base_state, flush, folder, me
 from support.stores.faulty_store import Killed
 
 import memwal
-from memwal.errors import InvalidInputError, MemWalError, TableSetupError
+from memwal.errors import InvalidInputError, MemWalError, StoreAccessError, TableSetupError
 from memwal.quality import quarantine as quarantining
 from memwal.quality.quarantine import Quarantine, RowOrigin, RowState, describe_rows, origins_of
 from memwal.quarantine_review import discard, release, waiting_rows
@@ -425,3 +425,22 @@ def test_a_verification_knows_the_quarantine_of_rules_without_an_address(
     quarantine(table).write(there.read())
 
     assert table.verify(quarantine_uri=elsewhere).clean
+
+
+def test_a_verification_without_rights_for_a_quarantine_that_has_no_rules(
+    table: memwal.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, {1: -1, 2: 2})
+    elsewhere = str(tmp_path / "elsewhere.lance")
+    table.merge(quality=rules("quarantine", quarantine_uri=elsewhere))
+    read = Quarantine.read
+
+    def without_rights(there: Quarantine, **options: Any) -> pa.Table:
+        if there.location == quarantine(table).location:
+            raise StoreAccessError("access denied")
+        return read(there, **options)
+
+    monkeypatch.setattr(Quarantine, "read", without_rights)
+    assert table.verify(quarantine_uri=elsewhere).clean
+    with pytest.raises(StoreAccessError):
+        table.verify()
