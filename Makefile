@@ -66,7 +66,7 @@ test-slow: setup $(VENV)/spark.jsa ## Run the slow tests in random order (AREA=a
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	$(BIN)/python scripts/slow_tools.py
 	$(BIN)/python scripts/build_ui.py --test
-	$(BIN)/python -m pytest -q -rs -m "slow and not soak" -p randomly -n 3 --dist loadgroup $(AREA_$(AREA))
+	$(BIN)/python -m pytest -q -rs -m "slow and not soak" -p randomly -n 3 --dist loadgroup --durations=30 $(AREA_$(AREA))
 
 bench-test: setup ## Run the programs of bench/ on small tables, and compare their lines with bench/figures
 	$(BIN)/python -m pytest -q -m bench -n 2 tests/test_bench.py

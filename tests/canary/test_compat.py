@@ -82,7 +82,8 @@ def test_older_versions_load_dags_and_read(
     assert run([python, program, tmp_path]) == 0
 
 
-@pytest.mark.slow
+# A quarter of an hour; the slow test above makes sure that these versions install and read.
+@pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_the_oldest_versions() -> None:
     python = environment(OLDEST, PYTHON)
