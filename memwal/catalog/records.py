@@ -197,8 +197,8 @@ class TableFolder(JsonRecord):
     enabled: bool
     """True if its tables are maintained from their registration on."""
     problem: str | None = None
-    """Why the policy in the catalog cannot be read, and what to do. ``policy`` is the default one
-    then, and no table is registered."""
+    """Error of the policy in the catalog if it cannot be read, with the command that sets another:
+    ``policy`` is the default one then, and no table is registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

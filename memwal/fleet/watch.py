@@ -297,15 +297,15 @@ class TableWatch:
             last = survey.last_runs.get(job)
             # Time alone adds regions, which an earlier run left.
             state = *table, decision.regions
-            known, ended = self._became_due.get(job, (None, set()))
+            due_state, successes = self._became_due.get(job, (None, set()))
             if decision.reason is None:
                 self._became_due.pop(job, None)
-            elif known != state:
+            elif due_state != state:
                 self._became_due[job] = state, {last}
             else:
-                ended.add(last)
+                successes.add(last)
                 pause = timedelta(seconds=REPEAT_SECONDS)
-                if len(ended) > 2 and last is not None and now - last < pause:
+                if len(successes) > 2 and last is not None and now - last < pause:
                     due[job] = NOT_DUE
         return due
 

@@ -135,6 +135,16 @@ def is_text(data_type: pa.DataType) -> bool:
     return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
 
 
+def contains_type(kind: pa.DataType, is_: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a predicate holds for a type or, at any depth, for a type within it."""
+    if is_(kind):
+        return True
+    if pt.is_dictionary(kind):
+        return contains_type(kind.value_type, is_)
+    kind = getattr(kind, "storage_type", kind)
+    return is_(kind) or any(contains_type(kind.field(n).type, is_) for n in range(kind.num_fields))
+
+
 def is_binary(data_type: pa.DataType) -> bool:
     """Return whether this is ``binary`` or ``large_binary``."""
     return bool(pt.is_binary(data_type) or pt.is_large_binary(data_type))

@@ -37,10 +37,10 @@ def _check_depth(text: str, limit: int) -> None:
 
 
 def _with_distinct_names(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) < len(members):
+    by_name = dict(members)
+    if len(by_name) < len(members):
         raise _RefusedError("JSON with a name twice in an object")
-    return found
+    return by_name
 
 
 def _finite(text: str) -> float:

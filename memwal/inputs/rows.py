@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import ArgumentTypeError, InvalidInputError, MemWalError
-from memwal.format.values import ArrowStream
+from memwal.format.values import ArrowStream, contains_type
 from memwal.inputs.casts import CAST_ERRORS, first_failure, show
 
 
@@ -238,7 +238,7 @@ def _read_values(values: Any) -> pa.Array:
         as_pandas = True
     if not (isinstance(values, Sequence) or values.dtype.kind == "O"):
         return array
-    if "date32" in str(array.type) and any(map(_has_nat, values)):
+    if contains_type(array.type, pt.is_date) and any(map(_has_nat, values)):
         # Arrow takes NaT for the date 0001-01-01, unless for a null of pandas.
         array = pa.array(values, from_pandas=True)
         as_pandas = True

@@ -20,7 +20,7 @@ from memwal.base_table.blobs import find_invalid_blob, is_blob_v2
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, contains_type
 from memwal.format.wal_layout import has_dictionaries
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
 from memwal.inputs.dictionaries import to_dictionaries
@@ -451,11 +451,11 @@ def _checks_for(
     if is_blob_v2(field):
         return (partial(find_invalid_blob, location),)
     checks: list[ValueCheck] = []
-    if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
+    if contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
         checks.append(_find_invalid_utf8)
-    if _contains_type(field.type, lambda kind: isinstance(kind, pa.JsonType)):
+    if contains_type(field.type, lambda kind: isinstance(kind, pa.JsonType)):
         checks.append(partial(find_invalid_json, exact=exact))
-    if _has_required(field.type) or (not null_structs and _contains_type(field.type, pt.is_struct)):
+    if _has_required(field.type) or (not null_structs and contains_type(field.type, pt.is_struct)):
         checks.append(lambda values: _find_forbidden_null(values, field, null_structs))
     return tuple(checks)
 
@@ -511,15 +511,6 @@ def _has_required(kind: pa.DataType) -> bool:
     if pt.is_map(kind):
         children = [kind.item_field]
     return any(not child.nullable or _has_required(child.type) for child in children)
-
-
-def _contains_type(kind: pa.DataType, is_: Callable[[pa.DataType], bool]) -> bool:
-    if is_(kind):
-        return True
-    if pt.is_dictionary(kind):
-        return _contains_type(kind.value_type, is_)
-    kind = getattr(kind, "storage_type", kind)
-    return is_(kind) or any(_contains_type(kind.field(n).type, is_) for n in range(kind.num_fields))
 
 
 def _tombstones(value: bool, length: int) -> pa.Array:

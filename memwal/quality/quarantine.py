@@ -355,10 +355,10 @@ class Quarantine:
                 f"{_STATE} != '{RowState.WAITING}' AND {PREFIX}at < "
                 f"arrow_cast('{at}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
             )
-            folders = base.dataset.to_table([FOLDER], filter=where)[FOLDER].to_pylist()
-            deleted = sum(folder not in stored for folder in folders)
-            if kept := ", ".join(map(repr, {*folders}.intersection(stored))):
+            folders = base.dataset.to_table([FOLDER], filter=where)[FOLDER].unique().to_pylist()
+            if kept := ", ".join(repr(folder) for folder in folders if folder in stored):
                 where += f" AND {FOLDER} NOT IN ({kept})"
+            deleted = base.dataset.count_rows(filter=where)
             if deleted:
                 self._commit(base, lambda dataset: dataset.delete(where))
 

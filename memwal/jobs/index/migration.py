@@ -403,14 +403,14 @@ class IndexMigration:
 
     def _existing(self, base: BaseTable) -> set[str]:
         """Return which of both indexes exist, unless they are not vector indexes of one column."""
-        found = [index for name in (self.old, self.new) if (index := describe_index(base, name))]
-        columns = {tuple(index.fields) for index in found}
-        if len(columns) > 1 or not all(kind_of(index).is_vector for index in found):
+        indexes = [index for name in (self.old, self.new) if (index := describe_index(base, name))]
+        columns = {tuple(index.fields) for index in indexes}
+        if len(columns) > 1 or not all(kind_of(index).is_vector for index in indexes):
             raise TableSetupError(
                 f"{self.old} and {self.new} of {self.location} are not vector indexes over the "
                 "same column; choose another name"
             )
-        return {index.name for index in found}
+        return {index.name for index in indexes}
 
     def _train(
         self, base: BaseTable, num_partitions: int | None, num_sub_vectors: int | None

@@ -231,12 +231,9 @@ def check_added_rows(
     }
     oldest = {region_id: min(listed) for region_id, listed in stored.items() if listed}
     # A merge that died before its commit may have left a row in both.
-    quarantined = {
-        row
-        for rows in _read_all(quarantines)
-        for row in zip(rows.column(FOLDER).to_pylist(), rows.column(ROW).to_pylist(), strict=True)
-    }
-    folders = Counter(folder for folder, _ in quarantined)
+    quarantined = pa.concat_tables(rows.select([FOLDER, ROW]) for rows in _read_all(quarantines))
+    distinct = quarantined.group_by([FOLDER, ROW]).aggregate([])
+    folders = Counter(distinct.column(FOLDER).to_pylist())
     after = base
     for version in range(base.version, max(1, base.version - _MAX_VERSIONS), -1):
         progress = after.details.merged
