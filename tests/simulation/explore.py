@@ -48,14 +48,8 @@ class BrokenPromise(AssertionError):
     """What was found: the promise, the seed, and the last of what happened."""
 
 
-def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explored:
+def explore(seed: int, steps: int = STEPS) -> Explored:
     """Explore the world of a seed once.
-
-    Parameters
-    ----------
-    harsh : str, optional
-        The fault that is frequent, in a world with as many processes as there may be; by default
-        the seed decides about both.
 
     Raises
     ------
@@ -64,7 +58,7 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
     """
     # Not the dice of the world: what it draws first would go with how the world is.
     dice = Random(f"world {seed}")
-    world = World(seed, _odds(dice, harsh))
+    world = World(seed, _odds(dice))
     # With few keys writes meet; with many a lost one is not covered by the next.
     regions, keys, kind = dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), dice.choice(KINDS)
     # A third of the worlds have a table without a primary key.
@@ -72,7 +66,7 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
     lake = Lake(world, regions, keys, RETENTION, kind, has_keys=has_keys)
     try:
         with modelled(world):
-            _Cast(world, lake, crowded=harsh is not None).live(steps)
+            _Cast(world, lake).live(steps)
     except AssertionError as broken:
         told = "\n".join(world.told[-80:])
         raise BrokenPromise(
@@ -83,13 +77,12 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
     return Explored(world.steps, acknowledged, lake.truth.reads, world.faults, world.now)
 
 
-def _odds(dice: Random, harsh: str | None) -> Odds:
+def _odds(dice: Random) -> Odds:
     """Some worlds are harsh in one way, some in all, some in none."""
     odds = Odds()
-    drawn = dice.choice(
+    harsh = dice.choice(
         ["nothing", "all", "late", "twice", "after", "pause", "doze", "kill", "cut_off"]
     )
-    harsh = harsh or drawn
     if harsh == "nothing":
         return CALM
     if harsh == "all":
@@ -100,10 +93,9 @@ def _odds(dice: Random, harsh: str | None) -> Odds:
 class _Cast:
     """The processes of a world."""
 
-    def __init__(self, world: World, lake: Lake, *, crowded: bool) -> None:
+    def __init__(self, world: World, lake: Lake) -> None:
         self._world = world
         self._lake = lake
-        self._crowded = crowded
         self._failure: BaseException | None = None
         self._processes: list[Process] = []
 
@@ -128,7 +120,7 @@ class _Cast:
             # Only the logs of a table without a key tell changes: tests.feed.test_without_key.
             *[("consumer", consume, 10.0, 1, 2)] * lake.format.has_keys,
         ):
-            for number in range(most if self._crowded else dice.randint(least, most)):
+            for number in range(dice.randint(least, most)):
                 self._enter(
                     f"{name} {number}",
                     lambda process, job=job, seconds=seconds: self._client(process, job, seconds),

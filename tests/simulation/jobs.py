@@ -323,16 +323,22 @@ class Client:
             assert late, "a generation is gone that a reader found named within the grace period"
         self.lake.check(seen, "a reader", since=since, flushed=flushed)
 
-    def read_for_long(self) -> None:
+    def read_for_long(self, then: Callable[[], None] = lambda: None) -> None:
         """Look at the whole table through a version that was opened long ago.
 
         Of what it did not have merged, all is named for a retention; what is named then may be
         fetched for a grace period.
+
+        Parameters
+        ----------
+        then : callable, optional
+            What happens when the version is open.
         """
         dice, since, flushed = self.world.dice, self.world.now, self.lake.flushed()
         try:
             version = self.base.open()
-            self.world.sleep(_most_of(dice, _WITHIN_RETENTION))
+            then()
+            self.world.sleep(_most_of(dice, since + _WITHIN_RETENTION - self.world.now))
             manifests = read_manifests(self.store, self.lake.regions)
             named = self.world.now
             if named - since > _WITHIN_RETENTION:

@@ -62,6 +62,14 @@ def merges(client: Client) -> None:
     client.merge(everything=True)
 
 
+def merges_while_it_reads(client: Client) -> None:
+    def merges_and_indexes() -> None:
+        merges(client)
+        client.build_index()
+
+    client.read_for_long(merges_and_indexes)
+
+
 drops = does(merges, Client.build_index, Client.collect)
 deletes = does(
     merges, Client.build_index, waits, Client.collect, waits, Client.collect, Client.collect
@@ -105,6 +113,14 @@ SCENES = {
         },
         before=acts(writes, flushes, writes, writes, flushes),
         pauses=(0.0,),
+    ),
+    "named generations": Scene(
+        {
+            "long reader": does(merges_while_it_reads),
+            "collector": does(Client.collect, Client.collect),
+        },
+        before=acts(writes, flushes, writes, writes, flushes),
+        pauses=(100.0,),
     ),
     "tags": Scene(
         {"tagger": does(Client.tag), "collector": deletes},
@@ -160,6 +176,7 @@ BROKEN: list[tuple[TakeOut, str, int]] = [
     (taken_out.no_newest_entry, "fresh reads", 1),
     (taken_out.no_forgetting, "fresh reads", 1),
     (safeguards.no_second_look, "fresh reads", 1),
+    (taken_out.no_grace, "named generations", 1),
     (safeguards.only_tags, "readers", 1),
     (safeguards.no_retention, "readers", 1),
     (safeguards.no_tags, "tags", 0),
