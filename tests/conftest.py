@@ -23,7 +23,7 @@ from support.bytecode import compile_ahead
 from support.data import copied
 from support.data.sampled import keep_few
 from support.data.tables import SCHEMA, MakeTable
-from support.groups import WaitingFirst, is_slow_run, make_scheduler, rank
+from support.groups import LastingFirst, is_slow_run, make_scheduler, rank
 from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
 from support.oracles.secrecy import Secrecy
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "few(count): so many cases by default, with as many values of each parameter; others slow",
     )
     if is_slow_run(config.getoption("markexpr")):
-        config.pluginmanager.register(WaitingFirst())
+        config.pluginmanager.register(LastingFirst())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,9 +23,10 @@ LONGEST = (
 AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each slow case of these stands alone, and takes long; other modules share servers and tables.
 INDEPENDENT = ("jobs/faults/", "power_cuts/", "simulation/", "histories/", "hostile/", "fuzz/")
-# Slow cases of these wait for most of their time. pytest-xdist begins with the groups of most
-# tests; of those that stand alone, these come first, so that no process waits at the end.
-WAITING = ("histories/",)
+# Slow cases of these wait for most of their time, or take minutes. pytest-xdist begins with the
+# groups of most tests; of those that stand alone, these come first, so that no process waits at
+# the end.
+LASTING = ("histories/", "writer/test_model.py", "packaging/", "test_tutorial.py")
 
 
 def rank(path: str) -> int:
@@ -50,13 +51,13 @@ def is_slow_run(expression: str) -> bool:
     return expression.startswith(("slow", "soak"))
 
 
-class WaitingFirst:
-    """Plugin of a slow run that moves the cases that wait before all others, whatever shuffled."""
+class LastingFirst:
+    """Plugin of a slow run that moves the longest cases before all others, whatever shuffled."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Sort the tests; the order is otherwise kept."""
-        items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(WAITING))
+        items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(LASTING))
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -296,8 +296,10 @@ def test_a_fault(actors: Actors[Counts], kind: str, job: str, fault: str) -> Non
     attempt(actors, kind, job, fault, most=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "job", "fault"), [*itertools.product(KINDS, TRIED, FAULTS)])
+@pytest.mark.parametrize(
+    ("kind", "job", "fault"),
+    drawn(48, itertools.product(KINDS, TRIED, FAULTS), seed="each kind of step"),
+)
 def test_a_fault_at_each_kind_of_step(
     actors: Actors[Counts], kind: str, job: str, fault: str
 ) -> None:
