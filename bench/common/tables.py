@@ -26,7 +26,8 @@ WIDE = pa.schema(
         pa.field("text", pa.string()),
     ]
 )
-MAINTAINED = ("id_idx", "vector_idx", "text_idx")
+SEARCHED = ("vector_idx", "text_idx")
+MAINTAINED = ("id_idx", *SEARCHED)
 
 MakeRows = Callable[[np.ndarray, int], pa.Table]
 """Makes rows of some keys, and of a seed."""
