@@ -102,7 +102,8 @@ def flush_generations(
         for number in range(generations):
             first = rows + number * fresh
             ids = np.arange(first, first + fresh)
-            ids[: fresh // 2] = random.choice(rows, fresh // 2, replace=False)
+            updates = min(fresh // 2, rows)
+            ids[:updates] = random.choice(rows, updates, replace=False)
             writer.upsert(make(ids, first))
             writer.flush()
 
