@@ -328,7 +328,7 @@ def quick_faults(monkeypatch: pytest.MonkeyPatch) -> FaultyStores:
 def of_few_rows() -> Iterator[None]:
     """Have generations of few rows carry every index."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintained, "_FEW_ROWS", 0)
+        patch.setattr(maintained, "FEW_ROWS", 0)
         yield
 
 

@@ -18,6 +18,7 @@ from common.measure import Figure, Line, Rival, Target, interleaved, millisecond
 
 import memwal
 from memwal.format.paths import generation_dir
+from memwal.lsm.indexes.maintained import FEW_ROWS
 from memwal.region.manifest_store import read_manifests
 
 _BATCH = 1_000
@@ -28,8 +29,6 @@ _BUCKETS = 8
 # Without indexes a put of Lance's waits for the next tick; with indexes a longer one can be better.
 _FLUSH_INTERVALS_MS = (1, 10, 100)
 _ROOM = 1 << 31
-# Generations of so few rows carry no BTREE: a filter reads the column.
-_ROWS_WITHOUT_BTREE = 4_096
 
 
 def bulk(folder: Path, rows: int) -> Iterator[Line]:
@@ -226,12 +225,15 @@ def _copy(table: memwal.Table, path: Path) -> memwal.Table:
 
 
 def _check_indexes(table: memwal.Table) -> None:
-    """Raise unless every generation carries the maintained indexes: else nothing was compared."""
+    """Raise unless every generation carries the maintained indexes: else nothing was compared.
+
+    Generations of few rows carry no BTREE.
+    """
     for region_id, manifest in read_manifests(table.location.store).items():
         for flushed in manifest.flushed:
             generation = generation_dir(region_id, flushed.path)
             dataset = lance.dataset(table.location.child(generation))
-            few = dataset.count_rows() <= _ROWS_WITHOUT_BTREE
+            few = dataset.count_rows() <= FEW_ROWS
             wanted = tables.SEARCHED if few else tables.MAINTAINED
             missing = set(wanted) - {i.name for i in dataset.describe_indices()}
             if missing:

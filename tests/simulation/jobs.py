@@ -332,7 +332,7 @@ class Client:
         Parameters
         ----------
         then : callable, optional
-            What happens when the version is open.
+            Called when the version is open.
         """
         dice, since, flushed = self.world.dice, self.world.now, self.lake.flushed()
         try:

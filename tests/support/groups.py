@@ -24,8 +24,8 @@ AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each slow case of these stands alone, and takes long; other modules share servers and tables.
 INDEPENDENT = ("jobs/faults/", "power_cuts/", "simulation/", "histories/", "hostile/", "fuzz/")
 # Slow cases of these wait for most of their time, or take minutes. pytest-xdist begins with the
-# groups of most tests; of those that stand alone, these come first, so that no process waits at
-# the end.
+# groups of most tests; of groups with as many tests, these come first, so that no process waits
+# at the end.
 LASTING = ("histories/", "writer/test_model.py", "packaging/", "test_tutorial.py")
 
 

@@ -39,7 +39,7 @@ _MAX_CACHED_SPECS = 64
 
 # Rows of a page of a BTREE. In an index of one page a filter reads all values, as in the column;
 # building the index costs a flush more than writing the rows of one page.
-_FEW_ROWS = 4_096
+FEW_ROWS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def build_generation_indexes(
     builds = [
         _build(location, folder, index, paths[index.field_id])
         for index in indexes
-        if index.field_id in paths and not (rows <= _FEW_ROWS and index.kind.column_suffices)
+        if index.field_id in paths and not (rows <= FEW_ROWS and index.kind.column_suffices)
     ]
     segments = [segment for segment in builds if segment is not None]
     if not segments:
